@@ -1,0 +1,64 @@
+# Needs Python 3.11 or newer, make and a package index. Everything lands in .venv/ here; `make clean` removes it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# Two workers: what the smallest machine that we develop on has. WORKERS=0 runs in one process (for a debugger).
+WORKERS ?= 2
+# Further arguments: make test ARGS='tests/unit/http -k framing', make demo ARGS=--json
+ARGS ?=
+
+.PHONY: help setup setup-base test demo check lint format types layers tidy docs bench test-engines lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with everything that the tests and checks need
+	@scripts/setup.sh dev
+
+setup-base:
+	@scripts/setup.sh base
+
+test: setup ## Set up and run the test suite
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+demo: setup-base ## Set up and show the main job: one overload, with and without Forebay
+	$(VENV)/bin/forebay demo $(ARGS)
+
+check: lint types layers tidy ## Everything but the tests: lint, format, types, layers, house rules, docs
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: setup ## Format the code and apply the safe fixes
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+types: setup
+	$(VENV)/bin/mypy
+
+layers: setup
+	$(VENV)/bin/lint-imports --no-logo
+
+tidy: setup
+	$(PY) -m pytest -q tests/tidy
+
+docs: setup ## Make the generated pages of the documentation anew
+	$(PY) scripts/config_reference.py
+
+bench: setup ## Measure overhead against going direct and against Envoy
+	@scripts/debian.sh wrk
+	$(PY) benchmarks/overhead/run.py $(ARGS)
+
+test-engines: setup ## Run in front of real vLLM and llama.cpp (installs them; takes long)
+	@scripts/engines.sh all
+	$(PY) -m pytest tests/engines -m engines --timeout 1800 $(ARGS)
+
+lock: setup-base ## Make the lock files anew from pyproject.toml (ARGS=--upgrade for the newest versions)
+	@scripts/lock.sh $(ARGS)
+
+clean: ## Remove environments, caches and results
+	rm -rf .venv .venv-* build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,14 @@
+-- wrk script: one chat request, streamed if STREAM_EVENTS is set.
+wrk.method = "POST"
+wrk.headers["content-type"] = "application/json"
+local events = os.getenv("STREAM_EVENTS")
+local stream = "false"
+if events then
+  stream = "true"
+  wrk.headers["x-stub-events"] = events
+  wrk.headers["x-stub-gap-ms"] = os.getenv("STREAM_GAP_MS")
+end
+wrk.body = '{"model":"stub","max_tokens":256,"stream":' .. stream .. ',"messages":[' ..
+  '{"role":"system","content":"You answer questions about rivers, weirs and turbines in short sentences."},' ..
+  '{"role":"user","content":"Why does a hydro plant need a basin just above its turbines? ' ..
+  'Explain what happens when more water comes than the turbines can use, and what becomes of the rest."}]}'

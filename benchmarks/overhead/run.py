@@ -1,0 +1,174 @@
+"""What the gateway costs: CPU against Envoy, and added latency against none. Prints tables; `--json` one document.
+
+    .venv/bin/python benchmarks/overhead/run.py [--quick] [--rounds N] [--json] [--only latency|requests|events]
+
+Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, Envoy as a
+plain proxy with one worker, and wrk. The targets take turns in every round, so that a machine that changes
+its speed changes it for all; medians over rounds are reported. See ../README.md for how to read the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import cpu
+import latency
+import peers
+
+Results = dict[str, Any]
+PARTS = ("latency", "requests", "events")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="CPU and latency of the gateway, against Envoy and against none."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: checks that the benchmark works"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="measured seconds per target and round (default 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds = 1, 1.0
+    if options.rounds < 1 or options.seconds < 1:
+        parser.error("--rounds and --seconds must be at least 1")
+    parts = [options.only] if options.only else PARTS
+    try:
+        results = run(parts, options.rounds, options.seconds)
+    except peers.CannotRun as reason:
+        print(f"benchmark cannot run: {reason}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(results, indent=2))
+    else:
+        print_tables(results)
+    return 0
+
+
+def run(parts: Sequence[str], rounds: int, duration_s: float) -> Results:
+    wrk, envoy_program = peers.find_wrk(), peers.find_envoy()
+    results: Results = {"machine": platform.platform(), "python": platform.python_version(), "rounds": rounds}
+    with peers.stub_engine() as stub, peers.envoy(stub, envoy_program) as envoy:
+        # Latency comes first, against gateways that have just started: refusals in the first seconds would show.
+        if "latency" in parts:
+            with peers.forebay(stub) as forebay:
+                results["latency"] = added_latency([stub, forebay, envoy], rounds, duration_s)
+        with contextlib.ExitStack() as stack:
+            loads = {"requests": cpu.REQUESTS, "events": cpu.EVENTS}
+            wanted = {part: load for part, load in loads.items() if part in parts}
+            if not wanted:
+                return results
+            forebay = stack.enter_context(peers.forebay(stub))
+            for part, load in wanted.items():
+                results[part] = cpu_per_unit(
+                    load, [forebay, envoy], stub=stub, wrk=wrk, rounds=rounds, duration_s=duration_s
+                )
+    return results
+
+
+def added_latency(targets: Sequence[peers.Peer], rounds: int, duration_s: float) -> Results:
+    made: dict[str, list[latency.LatencyRound]] = {target.name: [] for target in targets}
+    for target in alternating(targets, rounds):
+        say(f"latency at half load: {target.name}")
+        made[target.name].append(latency.measure(target, duration_s, seed=len(made[target.name])))
+    direct = made[targets[0].name]
+    result: Results = {"rate_per_s": latency.RATE_PER_S, "service_ms": latency.SERVICE_MS}
+    for name, measured in made.items():
+        result["direct" if name == targets[0].name else name] = {
+            "p50_ms": median(one.p50_ms for one in measured),
+            "p95_ms": median(one.p95_ms for one in measured),
+            "added_p50_ms": median(
+                one.p50_ms - base.p50_ms for one, base in zip(measured, direct, strict=True)
+            ),
+            "added_p95_ms": median(
+                one.p95_ms - base.p95_ms for one, base in zip(measured, direct, strict=True)
+            ),
+            "answered": sum(one.answered for one in measured),
+            "not_answered": sum(one.not_answered for one in measured),
+            "rounds": [asdict(one) for one in measured],
+        }
+    return result
+
+
+def cpu_per_unit(
+    load: cpu.Load,
+    proxies: Sequence[peers.Peer],
+    *,
+    stub: peers.Peer,
+    wrk: str,
+    rounds: int,
+    duration_s: float,
+) -> Results:
+    made: dict[str, list[cpu.Round]] = {proxy.name: [] for proxy in proxies}
+    for proxy in alternating(proxies, rounds):
+        say(f"CPU per {load.unit}: {proxy.name}")
+        made[proxy.name].append(cpu.measure(load, proxy, stub=stub, wrk=wrk, duration_s=duration_s))
+    ours, theirs = (made[proxy.name] for proxy in proxies)
+    return {
+        "load": load.name,
+        "unit": load.unit,
+        "ratio": median(our.cpu_us / their.cpu_us for our, their in zip(ours, theirs, strict=True)),
+        "proxies": {
+            name: {
+                "cpu_us": median(one.cpu_us for one in measured),
+                "per_s": median(one.per_s for one in measured),
+                "busy": median(one.busy for one in measured),
+                "resident_mb": median(one.resident_mb for one in measured),
+                "rounds": [asdict(one) for one in measured],
+            }
+            for name, measured in made.items()
+        },
+    }
+
+
+def alternating(targets: Sequence[peers.Peer], rounds: int) -> Iterator[peers.Peer]:
+    """The targets in turn; every other round goes backwards, so that none is always the first."""
+    for number in range(rounds):
+        yield from targets if number % 2 == 0 else reversed(targets)
+
+
+def print_tables(results: Results) -> None:
+    for part in ("requests", "events"):
+        if part in results:
+            table = results[part]
+            print(f"\nCPU per {table['unit']}: {table['load']} (median of {results['rounds']} rounds)\n")
+            print(f"  {'':10} {'CPU µs':>8} {'per second':>11} {'cores busy':>11} {'memory MB':>10}")
+            for name, row in table["proxies"].items():
+                numbers = f"{row['cpu_us']:8.1f} {row['per_s']:11,.0f} {row['busy']:11.2f} {row['resident_mb']:10.0f}"
+                print(f"  {name:10} {numbers}")
+            print(f"  forebay / envoy: {table['ratio']:.2f}")
+    if "latency" in results:
+        table = results["latency"]
+        print(
+            f"\nLatency at half load: {table['rate_per_s']:,.0f} requests/s, {table['service_ms']} ms of service\n"
+        )
+        print(
+            f"  {'':10} {'p50 ms':>8} {'p95 ms':>8} {'+p50 ms':>9} {'+p95 ms':>9} {'answered':>9} {'not':>5}"
+        )
+        for name in ("direct", "forebay", "envoy"):
+            row = table[name]
+            added = f"{row['added_p50_ms']:+9.3f} {row['added_p95_ms']:+9.3f}"
+            counts = f"{row['answered']:9,} {row['not_answered']:5}"
+            print(f"  {name:10} {row['p50_ms']:8.3f} {row['p95_ms']:8.3f} {added} {counts}")
+    print()
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Writes docs/reference/configuration.md from the configuration schema; `make docs` runs it.
+
+`--check` compares instead and exits with 1 if the page is out of date. The words are the schema's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES
+from forebay.config.schema import Config
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
+
+HEAD: Final = """\
+# Configuration
+
+<!-- Made by `make docs` from src/forebay/config/schema.py: change it there. -->
+
+A YAML file, given as `forebay serve -c FILE`. Every key can also be set from the environment: `FOREBAY_` and the key in
+capitals, two underscores for each level (`FOREBAY_LIMITS__MAX_BODY=64MiB`, `FOREBAY_POOLS__0__GPUS=4`). The order is
+defaults, file, environment, command line; the last one wins. `forebay check FILE` says what is wrong with a file and
+where; `forebay schema` prints the same shape as JSON Schema, for editors.
+
+Unknown keys are errors. Durations carry a unit (`500ms`, `1.5s`, `2m`), sizes too (`32MiB`, `512kB`).
+"""
+
+SECTIONS: Final = (
+    ("Top level", "", None),
+    ("`pools`", "A list; at least one.", "Pool"),
+    ("`classes`", "A mapping from a class's name to this.", "ClassEntry"),
+    ("`limits`", "", "Limits"),
+)
+
+Schema = dict[str, Any]
+
+
+def type_words(schema: Schema) -> str:
+    """What a value may be, for a person."""
+    if "anyOf" in schema:
+        options = [option for option in schema["anyOf"] if option.get("type") != "null"]
+        if _is_size(schema):
+            auto = any(option.get("const") == "auto" for option in options)
+            return "`auto` or size" if auto else "size"
+        return " or ".join(dict.fromkeys(type_words(option) for option in options))
+    if "$ref" in schema or "allOf" in schema:
+        return "mapping"
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "ms|s|m" in schema.get("pattern", ""):
+        return "duration"
+    kind = schema.get("type")
+    if kind == "array":
+        return f"list of {type_words(schema['items'])}s".replace("texts", "text")
+    if kind == "object":
+        keys = schema.get("properties")
+        return "{" + ", ".join(f"`{key}`" for key in keys) + "}" if keys else "mapping"
+    return {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}[
+        kind or ""
+    ]
+
+
+def _is_size(schema: Schema) -> bool:
+    kinds = {option.get("type") for option in schema["anyOf"]}
+    return {"integer", "string"} <= kinds
+
+
+def range_words(schema: Schema) -> str:
+    """The limits of a number, where it has any."""
+    options = [schema, *schema.get("anyOf", ())]
+    words = []
+    for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤")):
+        values = [option[key] for option in options if key in option]
+        if values and not (_has_sizes(schema) and values[0] == 0):
+            words.append(f"{sign} {values[0]:g}")
+    return ", ".join(words)
+
+
+def _has_sizes(schema: Schema) -> bool:
+    return "anyOf" in schema and _is_size(schema)
+
+
+def default_words(schema: Schema, required: bool) -> str:
+    """The default in the form in which one would write it."""
+    if required:
+        return "required"
+    default = schema.get("default")
+    if any(option.get("const") == "auto" for option in schema.get("anyOf", ())) and default is None:
+        return "`auto`"
+    if default is None:
+        return "unset"
+    if isinstance(default, dict):
+        if {"host", "port"} <= set(default):
+            return f"`{default['host']}:{default['port']}`"
+        return "`learn`" if "tokens_per_gpu_second" in default else "see below"
+    if type_words(schema) == "duration":
+        return f"`{default:g}s`" if default >= 1 or default == 0 else f"`{default * 1000:g}ms`"
+    if _has_sizes(schema):
+        return f"`{default // (1 << 20)}MiB`"
+    return f"`{default}`"
+
+
+def table(model: Schema) -> str:
+    """One row per key of a model."""
+    required = model.get("required", ())
+    rows = ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
+    for key, schema in model["properties"].items():
+        values = ", ".join(filter(None, (type_words(schema), range_words(schema))))
+        meaning = " ".join(schema.get("description", "See below.").split()).replace("|", "\\|")
+        rows.append(f"| `{key}` | {values} | {default_words(schema, key in required)} | {meaning} |")
+    return "\n".join(rows)
+
+
+def default_classes() -> str:
+    """The classes that there are when none are configured."""
+    rows = ["| Class | `ttft` | `tpot` | `wait_budget` | `weight` | `value` |", "|---|---|---|---|---|---|"]
+    rows += [
+        f"| `{c.name}` | {c.ttft_s:g} s | {c.tpot_s * 1000:g} ms | {c.wait_budget_s:g} s | {c.weight:g} | {c.value:g} |"
+        for c in ZERO_CONFIGURATION_CLASSES
+    ]
+    return (
+        "\nWithout `classes` there are these, and a class of one of these names has these defaults:\n\n"
+        + "\n".join(rows)
+    )
+
+
+def render() -> str:
+    """The whole page."""
+    schema = Config.model_json_schema()
+    parts = [HEAD]
+    for title, words, name in SECTIONS:
+        model = schema if name is None else schema["$defs"][name]
+        about = "" if name is None else f"{words} {model.get('description', '')}".strip() + "\n\n"
+        parts.append(f"\n## {title}\n\n{about}{table(model)}\n")
+        if name == "ClassEntry":
+            parts.append(default_classes() + "\n")
+    return "".join(parts)
+
+
+def main() -> int:
+    """Write the page, or say whether it is up to date."""
+    text = render()
+    if "--check" in sys.argv[1:]:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{PAGE.name} is out of date: run `make docs`", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

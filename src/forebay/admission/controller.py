@@ -1,0 +1,467 @@
+"""The machine that decides. One object, four ways to drive it (gateway, Envoy, simulator, your own code).
+
+The contract:
+
+- `handle(event, now)` for everything that happens, `wake(now)` when a deadline that it asked for has come,
+  `reconfigure(settings, now)` for new settings. Each returns the effects to carry out, in order. Nothing else
+  changes anything. After calling any of them: carry the effects out, then arm one timer for `next_deadline()`.
+- `now` is seconds on the caller's monotonic clock and never goes back. One call reads one `now`.
+- No I/O, no clock, no randomness, no await: a capacity check and its booking are one step, so two requests
+  decided in the same instant can never both take the last room.
+- A refusal is a value. Every ticket ends in exactly one `Settle`.
+- Late news about tickets and endpoints that are gone is ignored; see `events`.
+
+How a request waits: it is dispatched the moment an endpoint has room for it. Waiters are looked at in order
+(class rank, then arrival) whenever room may have appeared: a request ended, a first token came, an engine was
+sampled or came back. A waiter that does not fit lets later ones pass, until it has used half of its wait
+budget; then the endpoint with the most room is kept free for it (`Pool.reserved`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from forebay.admission.effects import Effect
+from forebay.admission.endpoints import Endpoint
+from forebay.admission.errors import ConfigRefused, MisuseError
+from forebay.admission.events import (
+    Arrived,
+    AttemptFailed,
+    ClientLeft,
+    Described,
+    DrainStarted,
+    Ended,
+    EndpointsChanged,
+    Event,
+    Failure,
+    FirstTokenCame,
+    Progressed,
+    Sampled,
+    SampleMissed,
+    ShareChanged,
+)
+from forebay.admission.gate import examine, wait_budget_s
+from forebay.admission.ledger import PoolBooks, booking_for
+from forebay.admission.lifecycle import Lifecycle
+from forebay.admission.model import Check, EndpointId, EndpointState
+from forebay.admission.outcomes import Outcome
+from forebay.admission.placement import place
+from forebay.admission.pools import Pool
+from forebay.admission.settings import Settings
+from forebay.admission.snapshot import Snapshot
+from forebay.admission.tickets import Phase, Ticket
+from forebay.admission.timers import Timers
+from forebay.admission.views import pool_view
+from forebay.admission.watch import Watch
+
+SCANNED_PER_CLASS: Final = 128
+"""Waiters of a class looked at when room appears: bounds the cost of an ending with a long queue."""
+
+
+class Controller:
+    """Admission control for any number of pools."""
+
+    def __init__(self, settings: Settings, now: float) -> None:
+        self._now = now
+        self._settings = settings
+        self._timers = Timers()
+        self._life = Lifecycle(settings)
+        self._pools: dict[str, Pool] = {}
+        self._home: dict[EndpointId, Pool] = {}
+        self._drain_until_s: float | None = None
+        self._classes = {c.name: c for c in settings.classes}
+        self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
+        for pool in settings.pools:
+            self._add_pool(pool.name, settings)
+
+    # The contract
+
+    def handle(self, event: Event, now: float) -> list[Effect]:  # noqa: C901 - one case per event
+        """Take in one event. Raises: MisuseError if the contract is broken, InvariantError for our own bugs."""
+        self._advance(now)
+        match event:  # the frequent ones first
+            case Progressed():
+                self._progressed(event, now)
+            case Arrived():
+                self._arrived(event, now)
+            case FirstTokenCame():
+                self._first_token_came(event, now)
+            case Ended():
+                self._ended(event, now)
+            case ClientLeft():
+                self._client_left(event, now)
+            case Sampled():
+                self._sampled(event, now)
+            case AttemptFailed():
+                self._attempt_failed(event, now)
+            case SampleMissed():
+                self._sample_missed(event, now)
+            case Described():
+                self._described(event, now)
+            case EndpointsChanged():
+                self._endpoints_changed(event, now)
+            case ShareChanged():
+                self._share_changed(event, now)
+            case DrainStarted():
+                self._drain_started(event, now)
+            case _:
+                assert_never(event)
+        return self._take_effects()
+
+    def wake(self, now: float) -> list[Effect]:
+        """Do what has become due."""
+        self._advance(now)
+        self._timers.run_due(now)
+        return self._take_effects()
+
+    def next_deadline(self) -> float | None:
+        """When `wake` is wanted next; None if nothing is due however long it takes."""
+        return self._timers.next_s()
+
+    def reconfigure(self, settings: Settings, now: float) -> list[Effect]:
+        """Replace the settings. Books, queues and what was learned stay.
+
+        Raises:
+            ConfigRefused: a pool or class that still has requests is missing; nothing was changed.
+        """
+        self._advance(now)
+        names = {pool.name: pool for pool in settings.pools}
+        classes = {c.name: c for c in settings.classes}
+        for ticket in self._life.tickets.values():
+            if ticket.demand.pool not in names or ticket.demand.class_name not in classes:
+                raise ConfigRefused(
+                    f"pool {ticket.demand.pool!r} with class {ticket.demand.class_name!r} still has requests; "
+                    "keep both until they have ended"
+                )
+        if [c.name for c in settings.classes] != [c.name for c in self._settings.classes]:
+            raise ConfigRefused("classes cannot be added, removed or reordered while running")
+        self._settings = self._life.settings = settings
+        self._classes = classes
+        for name in [name for name in self._pools if name not in names]:
+            for endpoint in self._pools.pop(name).endpoints:
+                self._home.pop(endpoint, None)
+            del self._life.ledger.pools[name]
+        for name, pool_settings in names.items():
+            if name in self._pools:
+                self._pools[name].reconfigure(pool_settings, settings)
+            else:
+                self._add_pool(name, settings)
+        for pool in self._pools.values():
+            self._fill(pool, now)
+        return self._take_effects()
+
+    def snapshot(self) -> Snapshot:
+        """A frozen view of now."""
+        return Snapshot(
+            at_s=self._now,
+            draining=self._drain_until_s is not None,
+            tickets=len(self._life.tickets),
+            waiting_bytes=self._life.ledger.waiting_bytes,
+            max_waiting_bytes=self._settings.max_waiting_bytes,
+            pools=tuple(pool_view(pool) for pool in self._pools.values()),
+        )
+
+    def verify(self) -> None:
+        """Check that the books balance. Raises: InvariantError. For tests, dumps and the simulator."""
+        self._life.ledger.verify()
+
+    # Requests
+
+    def _arrived(self, event: Arrived, now: float) -> None:
+        demand = event.demand
+        pool = self._pools.get(demand.pool)
+        class_settings = self._classes.get(demand.class_name)
+        if pool is None or class_settings is None:
+            raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
+        if demand.ticket in self._life.tickets:
+            raise MisuseError(f"ticket {demand.ticket} is in use")
+        cost = pool.cost_of(demand)
+        ticket = Ticket(demand, pool, class_settings, cost, booking_for(demand, cost), now)
+        verdict = examine(
+            ticket, self._life.ledger, self._settings, now, draining=self._drain_until_s is not None
+        )
+        if verdict.outcome is not None:
+            self._life.refuse(ticket, verdict, verdict.outcome, now)
+        elif verdict.endpoint is not None:
+            self._life.dispatch(ticket, verdict.endpoint, now, verdict)
+            self._watch.arm(verdict.endpoint, pool, now)
+        else:
+            self._life.hold(ticket, verdict, now)
+            self._limit_wait(ticket, wait_budget_s(ticket, now), now)
+
+    def _limit_wait(self, ticket: Ticket, budget_s: float, now: float) -> None:
+        """Set the end of a wait that begins now."""
+        ticket.wait_until_s = now + budget_s
+        if ticket.demand.patience_until_s is not None:
+            ticket.wait_until_s = min(ticket.wait_until_s, max(ticket.demand.patience_until_s, now))
+        if self._drain_until_s is not None:
+            ticket.wait_until_s = min(ticket.wait_until_s, self._drain_until_s)
+        self._timers.at(ticket.wait_until_s, self._wait_over, ticket)
+        self._timers.compact(len(self._life.tickets), _is_live)
+        if not ticket.pool.has_up():
+            grace = max(self._settings.connect_timeout_s, ticket.pool.settings.hold_without_endpoints_s)
+            self._timers.at(now + grace, self._no_endpoint_came, ticket)
+
+    def _wait_over(self, ticket: Ticket, now: float) -> None:
+        if ticket.phase is not Phase.WAITING or now < ticket.wait_until_s:
+            return
+        outcome, detail = Outcome.QUEUE_TIMEOUT, "No room came within the wait budget."
+        if self._drain_until_s is not None and now >= self._drain_until_s:
+            outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
+        elif not ticket.pool.has_up():
+            outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
+        waited = now - ticket.queued_s
+        check = Check("waited", waited, ticket.wait_until_s - ticket.queued_s, False)
+        self._life.evict(ticket, outcome, now, check, detail)
+
+    def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:
+        if ticket.phase is Phase.WAITING and not ticket.pool.has_up():
+            check = Check("endpoints_up", 0, None, False)
+            self._life.evict(
+                ticket, Outcome.NO_ENDPOINTS, now, check, "No engine of this pool can be reached."
+            )
+
+    def _first_token_came(self, event: FirstTokenCame, now: float) -> None:
+        ticket = self._life.tickets.get(event.ticket)
+        if ticket is not None and ticket.phase is Phase.RUNNING:
+            self._life.first_token(ticket, now)
+            self._fill(ticket.pool, now)
+
+    def _progressed(self, event: Progressed, now: float) -> None:
+        pool = self._home.get(event.endpoint)
+        endpoint = pool.endpoints.get(event.endpoint) if pool is not None else None
+        if pool is None or endpoint is None:
+            return
+        for ticket_id, output_events in event.tokens:
+            ticket = endpoint.running.get(ticket_id)
+            if ticket is not None:
+                self._life.progress(ticket, output_events, now)
+        if event.mean_gap_s is not None:
+            last = endpoint.step_gap_s
+            endpoint.step_gap_s = event.mean_gap_s if last is None else last + 0.1 * (event.mean_gap_s - last)
+        endpoint.show_life(now)
+        endpoint.meter.observe(now, saturated=len(pool.queues) > 0)
+        self._fill(pool, now)
+
+    def _ended(self, event: Ended, now: float) -> None:
+        ticket = self._life.tickets.get(event.ticket)
+        if ticket is None or ticket.phase is not Phase.RUNNING or ticket.endpoint is None:
+            return
+        endpoint = ticket.endpoint
+        ticket.output_events = max(ticket.output_events, event.output_events)
+        self._life.finish(ticket, event.outcome, event.usage, now, engine_goes_on=event.engine_goes_on)
+        if event.outcome is Outcome.UPSTREAM_INTERRUPTED:
+            self._count_failure(endpoint, now)
+        endpoint.meter.observe(now, saturated=len(ticket.pool.queues) > 0)
+        self._after_leaving(endpoint, ticket.pool, now)
+
+    def _client_left(self, event: ClientLeft, now: float) -> None:
+        ticket = self._life.tickets.get(event.ticket)
+        if ticket is None:
+            return
+        if ticket.phase is Phase.WAITING:
+            self._life.drop(ticket, now)
+            self._fill(ticket.pool, now)
+        elif ticket.endpoint is not None:
+            ticket.output_events = max(ticket.output_events, event.output_events)
+            self._life.finish(ticket, Outcome.CLIENT_GONE, None, now, engine_goes_on=True)
+            self._after_leaving(ticket.endpoint, ticket.pool, now)
+
+    def _attempt_failed(self, event: AttemptFailed, now: float) -> None:
+        ticket = self._life.tickets.get(event.ticket)
+        endpoint = ticket.endpoint if ticket is not None else None
+        if (
+            ticket is None
+            or endpoint is None
+            or ticket.phase is not Phase.RUNNING
+            or endpoint.id != event.endpoint
+        ):
+            return
+        if event.failure in (Failure.CONNECT, Failure.CLOSED):
+            endpoint.fail(now)
+        else:
+            self._count_failure(endpoint, now)
+        ticket.tried.add(endpoint.id)
+        detail = f"The engine failed before its first token ({event.failure.value})."
+        self._place_again(
+            ticket,
+            now,
+            detail,
+            unreached=event.failure is Failure.CONNECT,
+            engine_goes_on=event.engine_goes_on,
+        )
+        self._after_leaving(endpoint, ticket.pool, now)
+
+    def _place_again(
+        self, ticket: Ticket, now: float, detail: str, *, unreached: bool, engine_goes_on: bool
+    ) -> None:
+        """Send a request whose attempt failed to another endpoint, or end it if there is none."""
+        others = [e for e in ticket.pool.endpoints.values() if e.is_up and e.id not in ticket.tried]
+        if not others or ticket.attempts >= self._settings.max_attempts:
+            # Nothing was started on an engine that could not be reached: absent, not failed.
+            outcome = Outcome.NO_ENDPOINTS if unreached else Outcome.UPSTREAM_FAILED
+            self._life.give_up(ticket, outcome, now, detail, engine_goes_on=engine_goes_on)
+            return
+        self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
+        self._limit_wait(ticket, ticket.settings.wait_budget_s, now)
+        # At once if there is room, and then nobody of its class is before it.
+        self._fill(ticket.pool, now)
+
+    # Endpoints
+
+    def _sampled(self, event: Sampled, now: float) -> None:
+        pool, endpoint = self._endpoint(event.endpoint)
+        if pool is None or endpoint is None:
+            return
+        endpoint.take_sample(event.sample, now)
+        endpoint.come_up(now)
+        self._watch.settle_draining(endpoint, event.sample)
+        self._watch.try_again(endpoint)
+        self._check_absence(pool, now)
+        self._fill(pool, now)
+
+    def _sample_missed(self, event: SampleMissed, now: float) -> None:
+        pool, endpoint = self._endpoint(event.endpoint)
+        if pool is None or endpoint is None:
+            return
+        if event.unreachable:
+            endpoint.fail(now)
+        elif endpoint.state is EndpointState.STARTING:
+            # It accepts connections but does not tell its load: own counts will do.
+            endpoint.come_up(now)
+        self._check_absence(pool, now)
+        self._fill(pool, now)
+
+    def _described(self, event: Described, now: float) -> None:
+        pool, endpoint = self._endpoint(event.endpoint)
+        if pool is None or endpoint is None:
+            return
+        endpoint.info = event.info
+        endpoint.described = True
+        endpoint.come_up(now)
+        self._check_absence(pool, now)
+        self._fill(pool, now)
+
+    def _endpoints_changed(self, event: EndpointsChanged, now: float) -> None:
+        pool = self._pools.get(event.pool)
+        if pool is None:
+            raise MisuseError(f"no pool {event.pool!r} is configured")
+        for order, endpoint_id in enumerate(event.endpoints):
+            home = self._home.get(endpoint_id)
+            if home is not None and home is not pool:
+                raise MisuseError(f"endpoint {endpoint_id} belongs to pool {home.settings.name!r} already")
+            known = pool.endpoints.get(endpoint_id)
+            if known is None:
+                self._home[endpoint_id] = pool
+                pool.add_endpoint(endpoint_id, order)
+            else:
+                known.order = order
+                if known.state is EndpointState.REMOVED:
+                    known.state = EndpointState.STARTING
+        for endpoint in pool.endpoints.values():
+            if endpoint.id not in event.endpoints:
+                endpoint.state = EndpointState.REMOVED
+        for endpoint in list(pool.endpoints.values()):
+            self._forget_if_removed(endpoint, pool)
+        self._check_absence(pool, now)
+        self._fill(pool, now)
+
+    def _share_changed(self, event: ShareChanged, now: float) -> None:
+        pool = self._pools.get(event.pool)
+        if pool is None:
+            raise MisuseError(f"no pool {event.pool!r} is configured")
+        pool.set_share(min(max(event.share, 0.0), 1.0))
+        self._fill(pool, now)
+
+    def _drain_started(self, event: DrainStarted, now: float) -> None:
+        self._drain_until_s = event.until_s
+        for ticket in self._life.tickets.values():
+            if ticket.phase is Phase.WAITING and ticket.wait_until_s > event.until_s:
+                ticket.wait_until_s = event.until_s
+                self._timers.at(event.until_s, self._wait_over, ticket)
+
+    # Room that appears
+
+    def _fill(self, pool: Pool, now: float) -> None:
+        """Dispatch waiters, in order, for as long as there is room."""
+        if not pool.books.waiting.requests:
+            return
+        open_now = [e for e in pool.endpoints.values() if e.is_open(now)]
+        if not open_now or not pool.has_place():
+            return
+        blocked: Ticket | None = None
+        for ticket in list(pool.queues.in_order(per_class=SCANNED_PER_CLASS)):
+            endpoint = place(ticket, open_now, now)
+            if endpoint is None:
+                blocked = blocked or ticket
+                continue
+            self._life.dispatch(ticket, endpoint, now)
+            self._watch.arm(endpoint, pool, now)
+            if not endpoint.is_open(now):
+                open_now.remove(endpoint)
+            if not open_now or not pool.has_place():
+                return
+        if blocked is not None and pool.reserved is None:
+            self._reserve(pool, blocked, open_now, now)
+
+    def _reserve(self, pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> None:
+        """Keep the endpoint with the most room free for a request that has waited half its budget for it."""
+        if now - ticket.queued_s < (ticket.wait_until_s - ticket.queued_s) / 2:
+            return
+        candidates = [e for e in open_now if e.id not in ticket.tried and e.can_ever_hold(ticket)]
+        if candidates:
+            best = min(candidates, key=lambda e: e.books.kv_tokens - (e.kv_limit or 0))
+            best.reserved_for, pool.reserved = ticket.demand.ticket, best
+
+    def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
+        """Something left an endpoint: its room may serve another."""
+        self._watch.arm(endpoint, pool, now)
+        self._forget_if_removed(endpoint, pool)
+        self._check_absence(pool, now)
+        self._fill(pool, now)
+
+    def _count_failure(self, endpoint: Endpoint, now: float) -> None:
+        """A failure that one bad request may have caused: the second in a row takes the endpoint out."""
+        if endpoint.failures:
+            endpoint.fail(now)
+        else:
+            endpoint.failures = 1
+
+    def _check_absence(self, pool: Pool, now: float) -> None:
+        """With nothing up, waiters get the grace of `_limit_wait`, once for each time the pool goes absent."""
+        if pool.has_up():
+            pool.absent_since_s = None
+        elif pool.absent_since_s is None:
+            pool.absent_since_s = now
+            grace = max(self._settings.connect_timeout_s, pool.settings.hold_without_endpoints_s)
+            for ticket in pool.queues:
+                self._timers.at(now + grace, self._no_endpoint_came, ticket)
+
+    def _forget_if_removed(self, endpoint: Endpoint, pool: Pool) -> None:
+        if endpoint.state is EndpointState.REMOVED and not endpoint.running and not endpoint.draining:
+            pool.remove_endpoint(endpoint)
+            self._home.pop(endpoint.id, None)
+
+    # Small parts
+
+    def _endpoint(self, endpoint_id: EndpointId) -> tuple[Pool | None, Endpoint | None]:
+        pool = self._home.get(endpoint_id)
+        return pool, pool.endpoints.get(endpoint_id) if pool is not None else None
+
+    def _add_pool(self, name: str, settings: Settings) -> None:
+        pool_settings = next(p for p in settings.pools if p.name == name)
+        books = self._life.ledger.pools[name] = PoolBooks(tuple(c.name for c in settings.classes))
+        self._pools[name] = Pool(pool_settings, settings, books)
+
+    def _advance(self, now: float) -> None:
+        if now < self._now:
+            raise MisuseError(f"time went back from {self._now} to {now}")
+        self._now = now
+
+    def _take_effects(self) -> list[Effect]:
+        effects, self._life.effects = self._life.effects, []
+        return effects
+
+
+def _is_live(subject: object) -> bool:
+    return not isinstance(subject, Ticket) or subject.phase is Phase.WAITING

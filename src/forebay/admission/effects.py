@@ -1,0 +1,70 @@
+"""What to do, in the imperative: the only way the core reaches the world.
+
+The driver carries effects out in the order given. If carrying one out fails, that is a new event, never an
+exception into the core.
+
+Who must finish a ticket: until the core gives `Settle` for it, the core; the driver's part is to tell
+`Ended`, `ClientLeft` or `AttemptFailed` exactly once for each `Dispatch` that it carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.admission.model import DecisionRecord, EndpointId, Refusal, Settlement, TicketId
+from forebay.admission.outcomes import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the request to this endpoint now; its room is booked."""
+
+    ticket: TicketId
+    endpoint: EndpointId
+    attempt: int
+    """1 for the first. A later attempt means: give up the one before, if it is still open."""
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep the request waiting. Nothing is to be sent to the client yet."""
+
+    ticket: TicketId
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer at once with this refusal; the request never waited."""
+
+    ticket: TicketId
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Answer with this refusal; the request had been waiting."""
+
+    ticket: TicketId
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a dispatched request: close its engine connection if one is open, and tell the client."""
+
+    ticket: TicketId
+    outcome: Outcome
+    detail: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The ticket is closed; nothing more will be said of it. For observers: metrics, log, recorder."""
+
+    settlement: Settlement
+
+
+Effect = Dispatch | Hold | Refuse | Evict | Abort | Settle

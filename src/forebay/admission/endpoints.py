@@ -1,0 +1,250 @@
+"""One endpoint as the core sees it: its state, what it holds, whether it has room, and signs of life.
+
+Owns the endpoint's part of the books (through the ledger), its running tickets and its draining bookings.
+It decides nothing about requests: `controller` does, by asking here.
+
+Signs of life are bytes on a stream, a finished request, or token counters that move. That a scrape or a
+health check answers is none: a hung engine goes on answering those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from forebay.admission.capacity import KV_CALM, ConcurrencyLimit
+from forebay.admission.ledger import Booking, EndpointBooks
+from forebay.admission.model import (
+    MICRO,
+    EndpointId,
+    EndpointState,
+    EngineInfo,
+    EngineKind,
+    EngineSample,
+    TicketId,
+)
+from forebay.admission.settings import PoolSettings
+from forebay.admission.speed import DrainMeter
+from forebay.admission.tickets import Ticket
+
+STALLED_AFTER_S: Final = 10.0
+STALL_FACTOR: Final = 20.0
+"""An engine may be silent for 20 times the longest prefill it has in hand."""
+PREFILL_WINDOW_S: Final = 0.35
+"""Prefill sent whose first token has not come back: enough to keep the engine busy, little enough that the
+order of what follows is decided here (`capacity` of the engine's own queue)."""
+BACK_OFF_FIRST_S: Final = 0.25
+BACK_OFF_LONGEST_S: Final = 10.0
+
+UNDESCRIBED = EngineInfo(EngineKind.OPENAI)
+
+
+@dataclass(slots=True, eq=False)
+class DrainingBooking:
+    """Room of a request that we gave up while the engine was still at it."""
+
+    booking: Booking
+    since_s: float
+    until_s: float
+    armed: bool = False
+    """True once a timer is set for `until_s`."""
+
+
+class Endpoint:
+    """One addressable engine."""
+
+    __slots__ = (
+        "books",
+        "described",
+        "draining",
+        "failures",
+        "id",
+        "info",
+        "last_life_s",
+        "limit",
+        "meter",
+        "order",
+        "pending_prefill_us",
+        "pool_settings",
+        "reserved_for",
+        "running",
+        "sample",
+        "sampled_since",
+        "share",
+        "stale_after_s",
+        "state",
+        "step_gap_s",
+        "trial",
+        "up_again_at_s",
+        "watch_due_s",
+    )
+
+    def __init__(
+        self, endpoint_id: EndpointId, order: int, settings: PoolSettings, tightest_s: float, stale_after_s: float
+    ) -> None:
+        self.id = endpoint_id
+        self.order = order
+        """Position in the configuration: breaks ties."""
+        self.pool_settings = settings
+        self.stale_after_s = stale_after_s
+        self.state = EndpointState.STARTING
+        self.described = False
+        self.info = UNDESCRIBED
+        self.books = EndpointBooks()
+        self.limit = ConcurrencyLimit(tightest_s)
+        self.meter = DrainMeter()
+        self.running: dict[TicketId, Ticket] = {}
+        self.draining: list[DrainingBooking] = []
+        self.sample: EngineSample | None = None
+        self.sampled_since = 0
+        """Dispatches since the last sample."""
+        self.pending_prefill_us = 0
+        self.step_gap_s: float | None = None
+        """Decayed mean time between tokens of a stream."""
+        self.last_life_s = 0.0
+        self.failures = 0
+        """Failed attempts in a row."""
+        self.up_again_at_s = 0.0
+        self.trial = False
+        """After a stall: one request at a time until a byte moves."""
+        self.reserved_for: TicketId | None = None
+        self.share = 1.0
+        self.watch_due_s: float | None = None
+        """When the controller next looks at this endpoint's silence; None while it is not watched."""
+
+    @property
+    def is_up(self) -> bool:
+        """True if it may be given new work at all."""
+        return self.state is EndpointState.UP
+
+    @property
+    def kv_limit(self) -> int | None:
+        """KV tokens that may be booked; None if nobody knows the capacity."""
+        settings = self.pool_settings
+        if settings.max_inflight_tokens is not None:
+            return int(settings.max_inflight_tokens * self.share)
+        capacity = self.info.kv_tokens
+        if capacity is None and settings.law is not None:
+            capacity = settings.law.kv_tokens
+        return None if capacity is None else int(capacity * settings.headroom * self.share)
+
+    @property
+    def request_limit(self) -> tuple[int, bool]:
+        """(requests that may be held, True if the limit is firm and not merely found)."""
+        settings = self.pool_settings
+        if settings.max_inflight_requests is not None:
+            return int(settings.max_inflight_requests * self.share), True
+        if self.info.max_requests is not None:
+            return max(int(self.info.max_requests * self.share), 1), True
+        return self.limit.limit, False
+
+    def is_open(self, now: float) -> bool:
+        """The part of the gate that is the same for every request."""
+        if self.state is not EndpointState.UP:
+            return False
+        held = self.books.requests
+        if self.trial and held:
+            return False
+        limit, firm = self.request_limit
+        if held >= limit and (firm or self.sampled_since >= limit or not self._is_calm(now)):
+            return False
+        return (
+            self.pending_prefill_us <= PREFILL_WINDOW_S * MICRO * self.meter.speed
+            or not self.pending_prefill_us
+        )
+
+    def _is_calm(self, now: float) -> bool:
+        """The last sample is fresh and shows an engine with nothing waiting and KV to spare."""
+        sample = self.sample
+        return (
+            sample is not None
+            and sample.waiting == 0
+            and now - sample.at_s <= self.stale_after_s
+            and (sample.kv_usage is None or sample.kv_usage < KV_CALM)
+        )
+
+    def has_room(self, ticket: Ticket, now: float) -> bool:
+        """True if this request may be dispatched here now."""
+        if self.reserved_for is not None and self.reserved_for != ticket.demand.ticket:
+            return False
+        return self.fits_now(ticket) and self.is_open(now) and self.can_ever_hold(ticket)
+
+    def fits_now(self, ticket: Ticket) -> bool:
+        """True if its KV tokens can be booked beside what is held."""
+        limit = self.kv_limit
+        if limit is None:
+            return True
+        # A reserve above the whole capacity is cut to it: such a request runs alone or not at all.
+        return self.books.kv_tokens + min(ticket.cost.kv_tokens, limit) <= limit
+
+    def can_ever_hold(self, ticket: Ticket) -> bool:
+        """False if the prompt alone is beyond this engine's context window."""
+        context = self.info.context_tokens
+        return (
+            context is None or ticket.demand.prompt_tokens is None or ticket.demand.prompt_tokens <= context
+        )
+
+    def load_s(self) -> float:
+        """Seconds of work held, at this endpoint's own speed: what least-load placement compares."""
+        return self.books.work_us / (self.meter.speed * MICRO)
+
+    def take_sample(self, sample: EngineSample, now: float) -> None:
+        """A reading came in. Older readings than the last are ignored."""
+        last = self.sample
+        if last is not None and sample.at_s < last.at_s:
+            return
+        if last is not None and _moved(last, sample):
+            self.show_life(now)
+        self.sample = sample
+        self.sampled_since = sum(1 for ticket in self.running.values() if ticket.dispatched_s > sample.at_s)
+        self.limit.sampled(sample)
+
+    def come_up(self, now: float) -> None:
+        """There is evidence that requests can be sent: a reading later than the last failure's back-off."""
+        if self.state is EndpointState.STARTING or (
+            self.state is EndpointState.DOWN and now >= self.up_again_at_s
+        ):
+            self.state = EndpointState.UP
+            self.last_life_s = now
+
+    def show_life(self, now: float) -> None:
+        """A byte or a counter moved: whatever was held against this endpoint is over."""
+        self.last_life_s = now
+        self.failures = 0
+        self.trial = False
+        if self.state is EndpointState.STALLED:
+            self.state = EndpointState.UP
+
+    def fail(self, now: float) -> None:
+        """An attempt failed to reach the engine: out of rotation until a later sample says that it is there."""
+        self.failures += 1
+        if self.state is not EndpointState.REMOVED:
+            self.state = EndpointState.DOWN
+        self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)
+
+    def silence_limit_s(self) -> float | None:
+        """How long it may be silent before it counts as stalled; None if silence proves nothing.
+
+        Non-streamed answers give no byte until they are whole, so they prove something only where the
+        engine's counters move while it works.
+        """
+        if not self.running:
+            return None
+        longest_us = 0
+        telling = self.info.counts_while_running
+        for ticket in self.running.values():
+            telling = telling or ticket.demand.stream
+            if ticket.first_token_s is None:
+                longest_us = max(longest_us, ticket.cost.prefill_us)
+        if not telling:
+            return None
+        return max(STALLED_AFTER_S, STALL_FACTOR * longest_us / MICRO / self.meter.speed)
+
+
+def _moved(before: EngineSample, after: EngineSample) -> bool:
+    """True if any counter of work done changed (a fall is a restart, which is life too)."""
+    return (
+        before.output_tokens_total != after.output_tokens_total
+        or before.prompt_tokens_total != after.prompt_tokens_total
+        or before.steps_total != after.steps_total
+    )

@@ -1,0 +1,152 @@
+"""What happened, in the past tense: the only way the world reaches the core.
+
+Every event is handled by `Controller.handle(event, now)`. Events about a ticket or an endpoint that the
+core no longer knows are late news, not errors, where a race between a driver and its network can make
+them (`Progressed`, `Ended`, `ClientLeft`, `AttemptFailed`, `Sampled`): they change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from forebay.admission.model import Demand, EndpointId, EngineInfo, EngineSample, TicketId, Usage
+from forebay.admission.outcomes import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A request came in. It is answered at once by `Dispatch`, `Hold` or `Refuse`."""
+
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Bytes moved on streams of one endpoint since the last report (batched, every 50 to 100 ms)."""
+
+    endpoint: EndpointId
+    tokens: Sequence[tuple[TicketId, int]]
+    """Data events seen per ticket since the last report. Events are not exactly tokens."""
+    mean_gap_s: float | None = None
+    """Mean time between events of one stream over the batch; None when no stream had two."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokenCame:
+    """The first data event of a stream, or the first byte of any other answer, arrived from the engine."""
+
+    ticket: TicketId
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A dispatched request is over, and the engine no longer works on it unless `engine_goes_on`."""
+
+    ticket: TicketId
+    outcome: Outcome
+    """`COMPLETED`, or one of the FAILED group when the gateway itself ended it."""
+    usage: Usage | None = None
+    output_events: int = 0
+    """Data events relayed: stands in for output tokens when there is no usage."""
+    engine_goes_on: bool = False
+    """True if we cut the connection while the engine was at work: its room is kept as draining."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
+    """The client closed its connection, while waiting or while running."""
+
+    ticket: TicketId
+    output_events: int = 0
+
+
+@unique
+class Failure(Enum):
+    """How an attempt at an endpoint failed before the first token."""
+
+    CONNECT = "connect"
+    """Refused, unreachable or not connected in time: the engine cannot have started."""
+    CLOSED = "closed"
+    """The connection ended before an answer."""
+    MALFORMED = "malformed"
+    """What came back is not HTTP, or not an answer that can be relayed."""
+    REFUSED = "refused"
+    """The engine answered, with a 5xx or 429, or with an error as its first event."""
+    TIMEOUT = "timeout"
+    """No first byte in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """A dispatch failed before its first token. Answered by another `Dispatch`, by `Hold`, or by `Abort`."""
+
+    ticket: TicketId
+    endpoint: EndpointId
+    failure: Failure
+    engine_goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An engine's metrics were read."""
+
+    endpoint: EndpointId
+    sample: EngineSample
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMissed:
+    """A reading failed or timed out."""
+
+    endpoint: EndpointId
+    unreachable: bool
+    """True if the connection itself failed: evidence that the process is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What an engine is was found out, or found to have changed."""
+
+    endpoint: EndpointId
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointsChanged:
+    """The set of endpoints of a pool is now this. Those that vanish finish what they run."""
+
+    pool: str
+    endpoints: tuple[EndpointId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareChanged:
+    """This replica may now use this part (0 to 1) of the pool's limits."""
+
+    pool: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    """Shutting down: refuse what arrives; waiters have until `until_s` to start."""
+
+    until_s: float
+
+
+Event = (
+    Arrived
+    | Progressed
+    | FirstTokenCame
+    | Ended
+    | ClientLeft
+    | AttemptFailed
+    | Sampled
+    | SampleMissed
+    | Described
+    | EndpointsChanged
+    | ShareChanged
+    | DrainStarted
+)

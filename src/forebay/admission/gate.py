@@ -1,0 +1,170 @@
+"""The decision about one arrival: can it start, must it wait, or is it refused.
+
+The checks run in one fixed order; all that apply are made and recorded, the first that fails decides, and
+nothing is booked here:
+
+    endpoints → size → waiting bytes → pool's GPU-seconds → (room now?) → predicted wait → class and pool bounds
+
+A request that can start at once skips the last two: they bound waiting, and it does not wait. While the pool
+is learning, a predicted wait is recorded but refuses nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from forebay.admission.endpoints import Endpoint
+from forebay.admission.ledger import Ledger
+from forebay.admission.model import Check
+from forebay.admission.outcomes import Outcome
+from forebay.admission.placement import place
+from forebay.admission.pools import Pool
+from forebay.admission.settings import Settings
+from forebay.admission.tickets import Ticket
+
+PASSED = "passed"
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the gate found."""
+
+    checks: list[Check] = field(default_factory=list)
+    outcome: Outcome | None = None
+    decided_by: str = PASSED
+    detail: str = ""
+    endpoint: Endpoint | None = None
+    """Where it can start now; None if it must wait or is refused."""
+    predicted_wait_s: float = 0.0
+    position: int = 0
+
+    def check(self, name: str, value: float, limit: float | None, outcome: Outcome, detail: str = "") -> None:
+        """Record that `value` may be at most `limit`; the first failure decides."""
+        passed = limit is None or value <= limit
+        self.checks.append(Check(name, value, limit, passed))
+        if not passed and self.outcome is None:
+            self.outcome, self.decided_by, self.detail = outcome, name, detail
+
+
+def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, draining: bool) -> Verdict:
+    """Decide about an arrival. Changes nothing."""
+    verdict = Verdict()
+    pool = ticket.pool
+    if draining:
+        verdict.check("draining", 1, 0, Outcome.DRAINING, "The gateway is shutting down.")
+        return verdict
+    _check_endpoints(verdict, pool)
+    _check_size(verdict, ticket)
+    verdict.check(
+        "pool_gpu_seconds",
+        pool.settings.to_gpu_s(pool.books.work_us + ticket.cost.work_us),
+        _gpu_s(pool, pool.max_work_us()),
+        Outcome.QUEUE_FULL,
+        "The pool's bound on queued and running work is reached.",
+    )
+    if verdict.outcome is None and pool.has_place():
+        verdict.endpoint = place(ticket, pool.endpoints.values(), now)
+    if verdict.endpoint is None:
+        _check_waiting(verdict, ticket, ledger, settings, now)
+    return verdict
+
+
+def _check_endpoints(verdict: Verdict, pool: Pool) -> None:
+    up = sum(1 for endpoint in pool.endpoints.values() if endpoint.is_up)
+    may_come = pool.is_starting() or pool.settings.hold_without_endpoints_s > 0
+    verdict.checks.append(Check("endpoints_up", up, None, bool(up or may_come)))
+    if not up and not may_come:
+        verdict.outcome, verdict.decided_by = Outcome.NO_ENDPOINTS, "endpoints_up"
+        verdict.detail = f"No engine of pool {pool.settings.name!r} can be reached."
+
+
+def _check_size(verdict: Verdict, ticket: Ticket) -> None:
+    pool = ticket.pool
+    needs = pool.surely_needs(ticket.demand)
+    verdict.check(
+        "context_window",
+        needs,
+        pool.context_tokens(),
+        Outcome.REQUEST_TOO_LARGE,
+        "The prompt is longer than the model's context window.",
+    )
+    if ticket.demand.generates:
+        verdict.check(
+            "kv_cache",
+            needs,
+            pool.kv_limit(),
+            Outcome.REQUEST_TOO_LARGE,
+            "The prompt does not fit the engine's KV cache.",
+        )
+    verdict.check(
+        "request_gpu_seconds",
+        pool.settings.to_gpu_s(ticket.cost.work_us),
+        _gpu_s(pool, pool.max_work_us()),
+        Outcome.REQUEST_TOO_LARGE,
+        "The request alone is above the pool's bound on work.",
+    )
+
+
+def _check_waiting(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings, now: float) -> None:
+    """The checks of a request that cannot start at once."""
+    pool, demand, own = ticket.pool, ticket.demand, ticket.settings
+    verdict.position = pool.ahead_requests(demand.class_name)
+    verdict.check(
+        "waiting_bytes",
+        ledger.waiting_bytes + demand.body_bytes,
+        settings.max_waiting_bytes,
+        Outcome.QUEUE_FULL,
+        "Waiting requests hold as many bytes as they may.",
+    )
+    if pool.has_up():
+        predicted = pool.predict_wait_s(demand.class_name)
+        verdict.predicted_wait_s = predicted
+        budget = wait_budget_s(ticket, now)
+        if pool.learning:
+            verdict.checks.append(Check("predicted_wait", predicted, None, True))
+        else:
+            verdict.check(
+                "predicted_wait",
+                predicted,
+                budget,
+                Outcome.DEADLINE_UNREACHABLE,
+                "The predicted wait is longer than this request may wait.",
+            )
+        if budget <= 0:
+            # The client's own deadline has passed: no prediction is needed for that.
+            verdict.check(
+                "deadline", -budget, 0.0, Outcome.DEADLINE_UNREACHABLE, "The client's deadline has passed."
+            )
+    waiting = pool.books.classes[demand.class_name]
+    verdict.check(
+        "class_queue_requests",
+        waiting.requests + 1,
+        own.max_queue,
+        Outcome.QUEUE_FULL,
+        f"Class {own.name!r} has as many requests waiting as it may.",
+    )
+    verdict.check(
+        "class_queue_gpu_seconds",
+        pool.settings.to_gpu_s(waiting.work_us),
+        _gpu_s(pool, pool.max_class_work_us(own)),
+        Outcome.QUEUE_FULL,
+        f"Class {own.name!r} has as much work waiting as it may.",
+    )
+    verdict.check(
+        "pool_queue_requests",
+        pool.books.waiting.requests + 1,
+        pool.settings.max_queue,
+        Outcome.QUEUE_FULL,
+        "The pool has as many requests waiting as it may.",
+    )
+
+
+def wait_budget_s(ticket: Ticket, now: float) -> float:
+    """How long this request may wait from now: its class's budget or the client's stated deadline, the tighter."""
+    budget = ticket.settings.wait_budget_s
+    stated = ticket.demand.first_token_by_s
+    return budget if stated is None else min(budget, stated - now)
+
+
+def _gpu_s(pool: Pool, work_us: float | None) -> float | None:
+    return None if work_us is None else pool.settings.to_gpu_s(round(work_us))

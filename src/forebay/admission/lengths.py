@@ -1,0 +1,143 @@
+"""Learned lengths: how many prompt tokens the bytes make, and how long answers are.
+
+`PromptRatio` keeps a decayed mean of bytes per prompt token. `OutputLengths` keeps, per class, a decayed
+histogram of output tokens in log-spaced bins; from it come the mean (what a request is expected to cost)
+and a high quantile (what KV room is kept for it), both cut at the client's own limit.
+
+Only finished answers are observed. An answer that was cut off says "at least this long", which a mean
+cannot use; taking it as a length would teach that answers are short just when clients lose patience.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+PRIOR_BYTES_PER_TOKEN: Final = 4.0
+"""English text with present vocabularies."""
+PRIOR_TOKENS: Final = 2000.0
+"""Weight of that prior, in tokens: a few requests outweigh it."""
+RATIO_DECAY: Final = 0.999
+
+PRIOR_OUTPUT_TOKENS: Final = 256
+"""Expected answer before any was seen."""
+RESERVE_QUANTILE: Final = 0.9
+"""KV is kept for this quantile of the output: sums of independent answers stay well below the sum of these."""
+TRUSTED_AFTER: Final = 30
+"""Answers seen in a class before its quantile replaces the client's limit as the reserve."""
+LENGTH_DECAY: Final = 0.995
+"""Per answer: the memory is about 200 answers."""
+_EDGES: Final = tuple(round(2 ** (k / 4)) for k in range(4, 73))
+"""Bin borders in tokens, 2 to 262,144, four bins an octave: a bin is 19 % wide."""
+_RESCALE_AT: Final = 1e12
+
+
+class PromptRatio:
+    """Bytes of prompt text per prompt token."""
+
+    __slots__ = ("_bytes", "_tokens", "observations")
+
+    def __init__(self) -> None:
+        self._tokens = PRIOR_TOKENS
+        self._bytes = PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN
+        self.observations = 0
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The present estimate."""
+        return self._bytes / self._tokens
+
+    def observe(self, prompt_bytes: int, prompt_tokens: int) -> None:
+        """Learn from one request whose true token count is known."""
+        if prompt_bytes <= 0 or prompt_tokens <= 0:
+            return
+        self._bytes = self._bytes * RATIO_DECAY + prompt_bytes
+        self._tokens = self._tokens * RATIO_DECAY + prompt_tokens
+        self.observations += 1
+
+    def estimate(self, prompt_bytes: int) -> int:
+        """Expected prompt tokens, at least 1."""
+        return max(1, round(prompt_bytes / self.bytes_per_token))
+
+    def at_least(self, prompt_bytes: int) -> int:
+        """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
+        return int(self.estimate(prompt_bytes) / (2 if self.observations >= TRUSTED_AFTER else 4))
+
+
+class _Histogram:
+    """Decayed counts per bin. Old observations shrink by making new ones larger."""
+
+    __slots__ = ("_increment", "cache", "counts", "observations")
+
+    def __init__(self) -> None:
+        self.counts = [0.0] * (len(_EDGES) + 1)
+        self._increment = 1.0
+        self.observations = 0
+        self.cache: dict[int, tuple[int, int]] = {}
+
+    def observe(self, tokens: int) -> None:
+        self.counts[bisect_left(_EDGES, tokens)] += self._increment
+        self._increment /= LENGTH_DECAY
+        self.observations += 1
+        if self._increment > _RESCALE_AT:
+            self.counts = [count / self._increment for count in self.counts]
+            self._increment = 1.0
+        # Estimates move little with one answer; recomputing them for each arrival would cost more than it gives.
+        if self.observations % 8 == 0 or self.observations < TRUSTED_AFTER:
+            self.cache.clear()
+
+    def summary(self, cap: int) -> tuple[int, int]:
+        """(mean, reserve quantile) of min(length, cap)."""
+        found = self.cache.get(cap)
+        if found is None:
+            if len(self.cache) >= 256:
+                self.cache.clear()
+            found = self.cache[cap] = self._summarise(cap)
+        return found
+
+    def _summarise(self, cap: int) -> tuple[int, int]:
+        total = sum(self.counts)
+        mean = below = 0.0
+        reserve = 0
+        for index, count in enumerate(self.counts):
+            upper = _EDGES[index] if index < len(_EDGES) else 2 * _EDGES[-1]
+            lower = _EDGES[index - 1] if index else 1
+            mean += count * min((lower + upper) / 2, cap)
+            below += count
+            if not reserve and below >= RESERVE_QUANTILE * total:
+                reserve = min(upper, cap)
+        return max(1, round(mean / total)), max(1, reserve)
+
+
+class OutputLengths:
+    """Output tokens per answer, by class."""
+
+    __slots__ = ("_by_class",)
+
+    def __init__(self) -> None:
+        self._by_class: dict[str, _Histogram] = {}
+
+    def observe(self, class_name: str, output_tokens: int) -> None:
+        """Learn from one finished answer (one sample)."""
+        histogram = self._by_class.get(class_name)
+        if histogram is None:
+            histogram = self._by_class[class_name] = _Histogram()
+        histogram.observe(max(output_tokens, 1))
+
+    def expect(self, class_name: str, limit: int | None, room: int) -> tuple[int, int]:
+        """Expected and reserved output tokens of one answer.
+
+        Args:
+            limit: the client's own limit; None when it set none.
+            room: the most that can come (context window less prompt).
+        """
+        cap = max(1, min(limit, room) if limit is not None else room)
+        histogram = self._by_class.get(class_name)
+        if histogram is None or not histogram.observations:
+            return min(cap, PRIOR_OUTPUT_TOKENS), min(
+                cap, limit if limit is not None else 2 * PRIOR_OUTPUT_TOKENS
+            )
+        mean, reserve = histogram.summary(cap)
+        if histogram.observations < TRUSTED_AFTER:
+            reserve = max(reserve, min(cap, limit if limit is not None else 2 * PRIOR_OUTPUT_TOKENS))
+        return mean, reserve

@@ -1,0 +1,313 @@
+"""The moves of a ticket, each with its books, its record and its effect.
+
+    NEW ──hold──► WAITING ──dispatch──► RUNNING ──finish | give_up──► ENDED
+     │                 │  ▲                │
+     │                 │  └────take_back───┘  (a failed attempt)
+     └─refuse──► ENDED └─evict | drop──► ENDED
+
+Every path into ENDED goes through `_settle`, which emits the one `Settle` of a ticket. Nothing here chooses
+which move to make: that is the controller's part.
+"""
+
+from __future__ import annotations
+
+from forebay.admission import cost
+from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
+from forebay.admission.endpoints import DrainingBooking, Endpoint
+from forebay.admission.errors import invariant
+from forebay.admission.gate import Verdict
+from forebay.admission.ledger import Ledger
+from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
+from forebay.admission.outcomes import Group, Outcome
+from forebay.admission.settings import Settings
+from forebay.admission.tickets import Phase, Ticket
+
+LONGEST_LINGER_S = 600.0
+
+
+class Lifecycle:
+    """Tickets, books and the effects of the call in progress."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.ledger = Ledger()
+        self.tickets: dict[TicketId, Ticket] = {}
+        self.effects: list[Effect] = []
+
+    # Ways in
+
+    def hold(self, ticket: Ticket, verdict: Verdict, now: float) -> None:
+        """The request must wait."""
+        self._move(ticket, Phase.NEW, Phase.WAITING)
+        self.tickets[ticket.demand.ticket] = ticket
+        ticket.queued_s = now
+        ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
+        self.ledger.wait(ticket.booking)
+        ticket.pool.queues.add(ticket)
+        self.effects.append(Hold(ticket.demand.ticket, self._record(ticket, "hold", now, verdict)))
+
+    def refuse(self, ticket: Ticket, verdict: Verdict, outcome: Outcome, now: float) -> None:
+        """The request never waits."""
+        self._move(ticket, Phase.NEW, Phase.ENDED)
+        ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
+        record = self._record(ticket, "refuse", now, verdict, outcome)
+        retry = self._retry_after_s(ticket, outcome)
+        self.effects.append(
+            Refuse(ticket.demand.ticket, Refusal(outcome, retry, verdict.predicted_wait_s, record))
+        )
+        self._settle(ticket, outcome, now)
+
+    # To and from an endpoint
+
+    def dispatch(
+        self, ticket: Ticket, endpoint: Endpoint, now: float, verdict: Verdict | None = None
+    ) -> None:
+        """The request starts."""
+        demand = ticket.demand
+        if ticket.phase is Phase.WAITING:
+            self._leave_queue(ticket, now)
+            ticket.pool.learn_wait(ticket)
+        self._move(ticket, ticket.phase, Phase.RUNNING)
+        self.tickets[demand.ticket] = ticket
+        ticket.endpoint = endpoint
+        ticket.attempts += 1
+        ticket.dispatched_s = ticket.last_byte_s = now
+        ticket.first_token_s = None
+        ticket.output_events = ticket.credited_us = 0
+        if not endpoint.running:
+            endpoint.last_life_s = now
+        endpoint.running[demand.ticket] = ticket
+        endpoint.sampled_since += 1
+        if demand.stream:
+            endpoint.pending_prefill_us += ticket.cost.prefill_us
+        self.ledger.start(ticket.booking, endpoint.id)
+        self._drop_reservation(ticket)
+        record = self._record(ticket, "dispatch", now, verdict)
+        self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record))
+
+    def take_back(self, ticket: Ticket, now: float, *, engine_goes_on: bool, detail: str) -> None:
+        """An attempt failed before its first token; the request waits again, before all others of its class."""
+        self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
+        self._move(ticket, Phase.RUNNING, Phase.WAITING)
+        ticket.queued_s = now
+        self.ledger.wait(ticket.booking)
+        ticket.pool.queues.add(ticket, front=True)
+        verdict = Verdict(decided_by="attempt_failed", detail=detail)
+        self.effects.append(Hold(ticket.demand.ticket, self._record(ticket, "hold", now, verdict)))
+
+    def first_token(self, ticket: Ticket, now: float) -> None:
+        """The engine has worked off the prompt."""
+        endpoint = ticket.endpoint
+        if endpoint is None or ticket.first_token_s is not None:
+            return
+        ticket.first_token_s = ticket.last_byte_s = now
+        if ticket.demand.stream:
+            endpoint.pending_prefill_us -= ticket.cost.prefill_us
+            endpoint.limit.first_token(now - ticket.dispatched_s, in_flight=len(endpoint.running))
+            self._credit(ticket, ticket.cost.prefill_us)
+        endpoint.show_life(now)
+
+    def progress(self, ticket: Ticket, output_events: int, now: float) -> None:
+        """Tokens came."""
+        if ticket.first_token_s is None:
+            self.first_token(ticket, now)
+        ticket.last_byte_s = now
+        ticket.output_events += output_events
+        decode = ticket.cost.work_us - ticket.cost.prefill_us
+        share = min(ticket.output_events / max(ticket.cost.output_tokens, 1), 1.0)
+        self._credit(ticket, ticket.cost.prefill_us + int(decode * share))
+
+    # Ways out
+
+    def finish(
+        self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float, *, engine_goes_on: bool
+    ) -> None:
+        """A dispatched request is over."""
+        demand = ticket.demand
+        output = usage.output_tokens if usage is not None else ticket.output_events
+        prompt = usage.prompt_tokens if usage is not None else ticket.cost.prompt_tokens
+        cached = min(usage.cached_tokens, prompt) if usage is not None else 0
+        true_us = cost.true_work_us(
+            ticket.pool.law,
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            output_tokens=output if demand.generates else 0,
+            samples=demand.samples,
+        )
+        if outcome is Outcome.COMPLETED and ticket.first_token_s is None:
+            ticket.first_token_s = now
+        if outcome.group is Group.SERVED or ticket.first_token_s is not None:
+            self._credit(ticket, true_us, ended=True)
+        if outcome is Outcome.COMPLETED:
+            ticket.pool.learn_end(ticket, usage)
+            if ticket.endpoint is not None:
+                ticket.endpoint.show_life(now)
+        self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
+        self._move(ticket, Phase.RUNNING, Phase.ENDED)
+        charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us
+        self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
+
+    def give_up(
+        self, ticket: Ticket, outcome: Outcome, now: float, detail: str, *, engine_goes_on: bool
+    ) -> None:
+        """A dispatched request is ended by us: the driver is told to close it."""
+        retry = self._retry_after_s(ticket, outcome) if outcome.may_pass_later else None
+        self.effects.append(Abort(ticket.demand.ticket, outcome, detail, retry))
+        self.finish(ticket, outcome, None, now, engine_goes_on=engine_goes_on)
+
+    def evict(self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str) -> None:
+        """A waiting request is turned away."""
+        self._leave_queue(ticket, now)
+        self._move(ticket, Phase.WAITING, Phase.ENDED)
+        verdict = Verdict(
+            [check], outcome, check.name, detail, None, ticket.predicted_wait_s, ticket.position
+        )
+        record = self._record(ticket, "evict", now, verdict, outcome)
+        predicted = ticket.pool.predict_wait_s(ticket.demand.class_name)
+        retry = self._retry_after_s(ticket, outcome)
+        self.effects.append(Evict(ticket.demand.ticket, Refusal(outcome, retry, predicted, record)))
+        self._settle(ticket, outcome, now)
+
+    def drop(self, ticket: Ticket, now: float) -> None:
+        """The client of a waiting request has left: nobody is to be answered."""
+        self._leave_queue(ticket, now)
+        self._move(ticket, Phase.WAITING, Phase.ENDED)
+        self._settle(ticket, Outcome.CLIENT_GONE, now)
+
+    def release_draining(self, endpoint: Endpoint, draining: DrainingBooking) -> None:
+        """The engine has let go of an abandoned request, or must have by now."""
+        endpoint.draining.remove(draining)
+        self.ledger.release_draining(draining.booking, endpoint.id)
+
+    # Steps of the moves
+
+    def _move(self, ticket: Ticket, start: Phase, end: Phase) -> None:
+        invariant(
+            ticket.phase is start, f"ticket {ticket.demand.ticket} is {ticket.phase.value}, not {start.value}"
+        )
+        ticket.phase = end
+
+    def _leave_queue(self, ticket: Ticket, now: float) -> None:
+        ticket.pool.queues.remove(ticket)
+        self.ledger.leave(ticket.booking)
+        ticket.waited_s += now - ticket.queued_s
+        self._drop_reservation(ticket)
+
+    def _drop_reservation(self, ticket: Ticket) -> None:
+        reserved = ticket.pool.reserved
+        if reserved is not None and reserved.reserved_for == ticket.demand.ticket:
+            reserved.reserved_for = None
+            ticket.pool.reserved = None
+
+    def _leave_endpoint(self, ticket: Ticket, now: float, *, engine_goes_on: bool) -> None:
+        endpoint = ticket.endpoint
+        if endpoint is None:
+            invariant(False, f"running ticket {ticket.demand.ticket} has no endpoint")
+            return
+        del endpoint.running[ticket.demand.ticket]
+        if ticket.demand.stream and ticket.first_token_s is None:
+            endpoint.pending_prefill_us -= ticket.cost.prefill_us
+        if not engine_goes_on:
+            self.ledger.release(ticket.booking, endpoint.id)
+            return
+        self.ledger.abandon(ticket.booking, endpoint.id)
+        endpoint.draining.append(DrainingBooking(ticket.booking, now, now + self._linger_s(ticket, endpoint)))
+
+    def _linger_s(self, ticket: Ticket, endpoint: Endpoint) -> float:
+        """How long the engine may go on with a request whose client is gone."""
+        if ticket.demand.stream or endpoint.info.aborts_unstreamed:
+            return endpoint.info.linger_s
+        gap = endpoint.step_gap_s
+        if gap is None:
+            left = (ticket.cost.work_us - ticket.credited_us) / 1e6 / endpoint.meter.speed
+        else:
+            left = ticket.cost.output_tokens * gap - (ticket.last_byte_s - ticket.dispatched_s)
+        return min(max(left, endpoint.info.linger_s), LONGEST_LINGER_S)
+
+    def _credit(self, ticket: Ticket, done_us: int, *, ended: bool = False) -> None:
+        """Bring the work credited for this ticket to `done_us`."""
+        if ticket.endpoint is not None:
+            ticket.endpoint.meter.credit(done_us - ticket.credited_us, ended=ended)
+        ticket.credited_us = done_us
+
+    def _retry_after_s(self, ticket: Ticket, outcome: Outcome) -> float | None:
+        if not outcome.may_pass_later:
+            return None
+        pool = ticket.pool
+        if outcome.group is Group.ABSENT:
+            return pool.retry_after.promise_s(self.settings.connect_timeout_s)
+        return pool.retry_after.promise_s(pool.predict_wait_s(ticket.demand.class_name))
+
+    def _record(
+        self, ticket: Ticket, action: str, now: float, verdict: Verdict | None, outcome: Outcome | None = None
+    ) -> DecisionRecord:
+        demand, pool = ticket.demand, ticket.pool
+        endpoint = ticket.endpoint
+        return DecisionRecord(
+            ticket=demand.ticket,
+            at_s=now,
+            pool=demand.pool,
+            class_name=demand.class_name,
+            tenant=demand.tenant,
+            model=demand.model,
+            action=action,
+            outcome=outcome,
+            decided_by=verdict.decided_by if verdict is not None else "room",
+            checks=tuple(verdict.checks) if verdict is not None else (),
+            cost_gpu_s=pool.settings.to_gpu_s(ticket.cost.work_us),
+            kv_tokens=ticket.cost.kv_tokens,
+            predicted_wait_s=ticket.predicted_wait_s,
+            wait_budget_s=ticket.settings.wait_budget_s,
+            waited_s=ticket.waited_s,
+            position=ticket.position,
+            endpoint=endpoint.id if action == "dispatch" and endpoint is not None else None,
+            learning=pool.learning,
+            detail=verdict.detail if verdict is not None else "",
+        )
+
+    def _settle(
+        self,
+        ticket: Ticket,
+        outcome: Outcome,
+        now: float,
+        *,
+        charged_us: int = 0,
+        prompt_tokens: int | None = None,
+        output_tokens: int = 0,
+    ) -> None:
+        demand, settings = ticket.demand, ticket.settings
+        self.tickets.pop(demand.ticket, None)
+        to_gpu_s = ticket.pool.settings.to_gpu_s
+        duration_s = now - ticket.arrived_s
+        ttft_s = None if ticket.first_token_s is None else ticket.first_token_s - ticket.arrived_s
+        met = outcome is Outcome.COMPLETED and ttft_s is not None
+        if met and ttft_s is not None:
+            whole_s = settings.ttft_s + settings.tpot_s * output_tokens
+            in_time = ttft_s <= settings.ttft_s or not demand.stream
+            met = in_time and duration_s <= (
+                ttft_s + settings.tpot_s * output_tokens if demand.stream else whole_s
+            )
+        self.effects.append(
+            Settle(
+                Settlement(
+                    ticket=demand.ticket,
+                    at_s=now,
+                    pool=demand.pool,
+                    class_name=demand.class_name,
+                    tenant=demand.tenant,
+                    model=demand.model,
+                    outcome=outcome,
+                    endpoint=ticket.endpoint.id if ticket.endpoint is not None else None,
+                    waited_s=ticket.waited_s,
+                    predicted_wait_s=ticket.predicted_wait_s,
+                    ttft_s=ttft_s,
+                    duration_s=duration_s,
+                    estimated_gpu_s=to_gpu_s(ticket.cost.work_us),
+                    charged_gpu_s=to_gpu_s(charged_us),
+                    prompt_tokens=ticket.cost.prompt_tokens if prompt_tokens is None else prompt_tokens,
+                    output_tokens=output_tokens,
+                    attempts=ticket.attempts,
+                    met_objective=met,
+                )
+            )
+        )

@@ -1,0 +1,216 @@
+"""One pool: its endpoints, its queues, what it has learned, and the sums that decisions compare.
+
+Owns everything that belongs to one model's engines. It holds no timers and emits no effects; `controller`
+moves tickets, this says what a move would cost and where it could go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from forebay.admission import cost, wait
+from forebay.admission.endpoints import Endpoint
+from forebay.admission.ledger import PoolBooks
+from forebay.admission.lengths import OutputLengths, PromptRatio
+from forebay.admission.model import MICRO, Cost, Demand, EndpointId, EndpointState, Usage
+from forebay.admission.queues import ClassQueues
+from forebay.admission.retry_after import RetryAfter
+from forebay.admission.settings import OPTIMISTIC_LAW, ClassSettings, PoolSettings, Settings
+from forebay.admission.tickets import Ticket
+from forebay.admission.wait import WaitErrors
+
+LEARNED_REQUESTS: Final = 30
+LEARNED_ERROR: Final = 0.3
+"""Median relative error of the predicted wait below which predictions may refuse."""
+UNLEARNED_ERROR: Final = 0.6
+"""And above which they may not any more."""
+
+
+class Pool:
+    """The endpoints that serve one model, and who waits for them."""
+
+    def __init__(self, settings: PoolSettings, common: Settings, books: PoolBooks) -> None:
+        self.settings = settings
+        self.common = common
+        self.law = settings.law or OPTIMISTIC_LAW
+        self.books = books
+        self.endpoints: dict[EndpointId, Endpoint] = {}
+        self.queues = ClassQueues(tuple(c.name for c in common.classes))
+        self.ratio = PromptRatio()
+        self.lengths = OutputLengths()
+        self.errors = WaitErrors()
+        self.retry_after = RetryAfter()
+        self.finished = 0
+        self.learning = settings.law is None
+        self.share = 1.0
+        self.reserved: Endpoint | None = None
+        """The endpoint kept free for a request that has waited half its budget for room, if any."""
+        self.absent_since_s: float | None = None
+        """Since when nothing is up; None while something is."""
+
+    def reconfigure(self, settings: PoolSettings, common: Settings) -> None:
+        """Take new settings; what was learned stays."""
+        self.settings = settings
+        self.common = common
+        self.law = settings.law or OPTIMISTIC_LAW
+        if settings.law is not None:
+            self.learning = False
+        for endpoint in self.endpoints.values():
+            endpoint.pool_settings = settings
+            endpoint.stale_after_s = common.stale_after_s
+            endpoint.limit.tightest_s = self.tightest_s()
+
+    def add_endpoint(self, endpoint_id: EndpointId, order: int) -> None:
+        """An endpoint was configured or discovered."""
+        endpoint = Endpoint(endpoint_id, order, self.settings, self.tightest_s(), self.common.stale_after_s)
+        endpoint.share = self.share
+        self.endpoints[endpoint_id] = endpoint
+        self.books.endpoints[endpoint_id] = endpoint.books
+
+    def remove_endpoint(self, endpoint: Endpoint) -> None:
+        """An endpoint is gone and nothing of ours is left there."""
+        if self.reserved is endpoint:
+            self.reserved = None
+        del self.endpoints[endpoint.id], self.books.endpoints[endpoint.id]
+
+    def set_share(self, share: float) -> None:
+        """This replica may use `share` of every limit."""
+        self.share = share
+        for endpoint in self.endpoints.values():
+            endpoint.share = share
+
+    # What the world looks like
+
+    def tightest_s(self) -> float:
+        """The tightest wait budget of any class."""
+        return min(c.wait_budget_s for c in self.common.classes)
+
+    def has_up(self) -> bool:
+        """True if some endpoint may be given work."""
+        return any(endpoint.is_up for endpoint in self.endpoints.values())
+
+    def is_starting(self) -> bool:
+        """True if nothing is up, but something has not been heard of yet."""
+        states = [endpoint.state for endpoint in self.endpoints.values()]
+        return EndpointState.UP not in states and EndpointState.STARTING in states
+
+    def drain_us_per_s(self) -> float:
+        """Work drained per second by what is up, on the reference endpoint."""
+        return sum(e.meter.speed for e in self.endpoints.values() if e.is_up) * self.share * MICRO
+
+    def context_tokens(self) -> int | None:
+        """The largest context window of any endpoint; None if one of them does not say."""
+        return _largest(
+            [e.info.context_tokens for e in self.endpoints.values() if e.state is not EndpointState.REMOVED]
+        )
+
+    def kv_limit(self) -> int | None:
+        """The largest KV room of any endpoint; None if one of them does not say."""
+        return _largest([e.kv_limit for e in self.endpoints.values() if e.state is not EndpointState.REMOVED])
+
+    def has_place(self) -> bool:
+        """True if the cap over all endpoints allows one more request."""
+        cap = self.settings.max_pool_requests
+        return cap is None or self.books.in_flight.requests < int(cap * self.share)
+
+    def max_work_us(self) -> int | None:
+        """The bound on queued and running work, with headroom and this replica's share."""
+        bound = self.settings.max_gpu_s
+        return (
+            None if bound is None else self.settings.to_work_us(bound * self.settings.headroom * self.share)
+        )
+
+    # What a request would cost
+
+    def cost_of(self, demand: Demand) -> Cost:
+        """Estimate a request."""
+        prompt = demand.prompt_tokens
+        if prompt is None:
+            prompt = self.ratio.estimate(demand.prompt_bytes)
+        prompt += demand.extra_prompt_tokens
+        room = max((self.context_tokens() or 2 * self.law.kv_tokens) - prompt, 1)
+        expected, reserved = self.lengths.expect(demand.class_name, demand.max_output_tokens, room)
+        estimate = cost.estimate(
+            self.law,
+            prompt_tokens=prompt,
+            expected_output=expected,
+            reserved_output=reserved,
+            samples=demand.samples,
+            generates=demand.generates,
+        )
+        limit = self.kv_limit()
+        if limit is not None and estimate.kv_tokens > limit:
+            # It can only run alone, and then it has the whole cache: book exactly that.
+            return replace(estimate, kv_tokens=limit)
+        return estimate
+
+    def surely_needs(self, demand: Demand) -> int:
+        """Prompt tokens that the request has at the very least: what a refusal for size rests on."""
+        if demand.prompt_tokens is not None:
+            return demand.prompt_tokens
+        return self.ratio.at_least(demand.prompt_bytes)
+
+    # How long it would wait
+
+    def ahead_us(self, class_name: str) -> int:
+        """Work queued before an arrival of this class."""
+        classes = self.books.classes
+        return sum(classes[name].work_us for name in self.queues.ahead(class_name))
+
+    def ahead_requests(self, class_name: str) -> int:
+        """Requests queued before an arrival of this class."""
+        classes = self.books.classes
+        return sum(classes[name].requests for name in self.queues.ahead(class_name))
+
+    def predict_wait_s(self, class_name: str) -> float:
+        """Predicted wait of an arrival of this class that cannot start at once."""
+        return wait.predict_wait_s(
+            self.settings.wait_predictor, self.books, self.ahead_us(class_name), self.drain_us_per_s()
+        )
+
+    def max_class_work_us(self, settings: ClassSettings) -> float | None:
+        """Bound on the work a class may have waiting; None while it is not known what drains."""
+        if settings.max_queue_gpu_s is not None:
+            return self.settings.to_work_us(settings.max_queue_gpu_s * self.share)
+        return None if self.learning else self.drain_us_per_s() * settings.wait_budget_s
+
+    # What it learns
+
+    def learn_end(self, ticket: Ticket, usage: Usage | None) -> None:
+        """A request finished whole."""
+        self.finished += 1
+        demand = ticket.demand
+        if usage is not None and demand.prompt_tokens is None:
+            self.ratio.observe(demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens)
+        # Without usage the events stand in: nearly one a token for most engines.
+        output = usage.output_tokens if usage is not None else ticket.output_events
+        if demand.generates and output:
+            self.lengths.observe(demand.class_name, output // max(demand.samples, 1))
+        self._judge()
+
+    def learn_wait(self, ticket: Ticket) -> None:
+        """A request that had to wait was dispatched."""
+        self.errors.observe(ticket.predicted_wait_s, ticket.waited_s)
+        self._judge()
+
+    def _judge(self) -> None:
+        """Whether predictions may refuse (cold start). A configured profile counts as learned."""
+        if self.settings.law is not None:
+            return
+        median = self.errors.median
+        if self.learning:
+            trusted = any(e.is_up and e.meter.is_trusted for e in self.endpoints.values())
+            self.learning = not (
+                trusted
+                and self.finished >= LEARNED_REQUESTS
+                and median is not None
+                and median < LEARNED_ERROR
+            )
+        elif median is not None and median > UNLEARNED_ERROR:
+            self.learning = True
+
+
+def _largest(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None

@@ -1,0 +1,126 @@
+"""What an operator decides, as the core reads it. `config` builds these; the defaults are the zero-configuration ones.
+
+Times are seconds, work is GPU-seconds at this surface and is converted once, in `PoolSettings.to_work_us`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.admission.model import MICRO
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedLaw:
+    """Time of one engine step, in seconds: c0 + c1·prefill tokens + c2·sequences + c3·KV tokens + c4·Σ chunk·context.
+
+    Source: `algorithms.md` §2.1; from a profile's nine numbers as in `semantics.md` §6.
+    """
+
+    c0_s: float
+    c1_s: float
+    c2_s: float
+    c3_s: float
+    c4_s: float
+    kv_tokens: int
+    """KV cache of the reference endpoint (M in the cost formula)."""
+    max_requests: int
+    """Sequences that the reference endpoint runs at once (N)."""
+
+
+OPTIMISTIC_LAW = SpeedLaw(
+    c0_s=5.328e-3,
+    c1_s=2.008e-5,
+    c2_s=5.203e-5,
+    c3_s=2.99e-8,
+    c4_s=8.043e-10,
+    kv_tokens=893_024,
+    max_requests=256,
+)
+"""The prior where nothing is known: an 8B model on an H200, the fastest of our measured profiles.
+
+Optimistic on purpose (`semantics.md` §5): a cost guessed too low refuses nobody; learning raises it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSettings:
+    """A priority class. Order in `Settings.classes` is rank, first is most important."""
+
+    name: str
+    ttft_s: float
+    """Objective: arrival to first token."""
+    tpot_s: float
+    """Objective: mean time per output token after the first."""
+    wait_budget_s: float
+    """Longest a request may wait here, predicted or real. Default: the TTFT objective."""
+    weight: float = 1.0
+    value: float = 1.0
+    max_queue: int | None = None
+    """Waiting requests; None is unlimited, 0 refuses whatever cannot start at once."""
+    max_queue_gpu_s: float | None = None
+    """Waiting work; None means drain rate × wait budget (`auto`)."""
+    idle_stream_s: float = 60.0
+    """A dispatched request from which no byte has come for this long is ended."""
+
+
+ZERO_CONFIGURATION_CLASSES = (
+    ClassSettings("realtime", ttft_s=1.5, tpot_s=0.08, wait_budget_s=1.5, weight=3, value=3),
+    ClassSettings("standard", ttft_s=5.0, tpot_s=0.12, wait_budget_s=5.0, weight=5, value=2),
+    ClassSettings("batch", ttft_s=60.0, tpot_s=0.2, wait_budget_s=60.0, weight=2, value=1),
+)
+"""`semantics.md` §13."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Endpoints that serve the same model and share one set of queues."""
+
+    name: str
+    gpus: int = 1
+    """GPUs per endpoint: turns endpoint-seconds into GPU-seconds."""
+    law: SpeedLaw | None = None
+    """From a profile; None means learn, starting from `OPTIMISTIC_LAW`."""
+    max_gpu_s: float | None = None
+    """Bound on queued and running work; None is unlimited."""
+    headroom: float = 0.9
+    """Part of every capacity limit that is used (requests bound excepted)."""
+    max_inflight_requests: int | None = None
+    """Per endpoint; None means found."""
+    max_inflight_tokens: int | None = None
+    """Per endpoint; None means the engine's KV capacity."""
+    max_pool_requests: int | None = None
+    """In flight over all endpoints; None is unlimited."""
+    max_queue: int | None = None
+    """Waiting requests over all classes; None is unlimited."""
+    max_output_tokens: int | None = None
+    hold_without_endpoints_s: float = 0.0
+    wait_predictor: str = "backlog"
+    """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""
+
+    def to_work_us(self, gpu_s: float) -> int:
+        """GPU-seconds to integer micro-endpoint-seconds."""
+        return round(gpu_s / self.gpus * MICRO)
+
+    def to_gpu_s(self, work_us: int) -> float:
+        """Integer micro-endpoint-seconds to GPU-seconds."""
+        return work_us * self.gpus / MICRO
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the controller needs to know; replaced whole by `reconfigure`."""
+
+    pools: tuple[PoolSettings, ...]
+    classes: tuple[ClassSettings, ...] = ZERO_CONFIGURATION_CLASSES
+    default_class: str = "standard"
+    max_waiting_bytes: int = 256 * 1024 * 1024
+    """Bodies of waiting requests, over all pools."""
+    max_attempts: int = 2
+    """Dispatches per request, all endpoints together."""
+    connect_timeout_s: float = 2.0
+    """Also how long a request may wait for the first sample of a pool that has just started."""
+    unstreamed_timeout_s: float = 600.0
+    """Longest time from dispatch to the first byte of an answer that is not streamed."""
+    stale_after_s: float = 5.0
+    """Age at which a sample is no longer believed."""

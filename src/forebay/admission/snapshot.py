@@ -1,0 +1,79 @@
+"""A frozen view of the controller: for metrics, the admin API, dumps and the checkers of the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.admission.model import EndpointId, EndpointState, EngineKind
+
+
+@dataclass(frozen=True, slots=True)
+class ClassView:
+    """One class of one pool."""
+
+    name: str
+    waiting_requests: int
+    waiting_gpu_s: float
+    predicted_wait_s: float
+    """Of an arrival now that could not start at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """One endpoint."""
+
+    id: EndpointId
+    state: EndpointState
+    kind: EngineKind
+    described: bool
+    running_requests: int
+    draining_requests: int
+    kv_tokens: int
+    """Booked, draining ones included."""
+    kv_limit: int | None
+    request_limit: int
+    request_limit_is_firm: bool
+    """False if it was found and may be exceeded at a calm engine."""
+    work_gpu_s: float
+    speed: float
+    kv_usage: float | None
+    """As the engine last said."""
+    sample_at_s: float | None
+    sample_took_s: float | None
+    engine_running: int | None
+    engine_waiting: int | None
+    preemptions_total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool."""
+
+    name: str
+    learning: bool
+    waiting_requests: int
+    waiting_gpu_s: float
+    in_flight_requests: int
+    """Running and draining."""
+    in_flight_gpu_s: float
+    max_gpu_s: float | None
+    """The bound on queued and running work, headroom and share applied."""
+    max_requests: int | None
+    drain_gpu_s_per_s: float
+    wait_error_median: float | None
+    bytes_per_prompt_token: float
+    classes: tuple[ClassView, ...]
+    endpoints: tuple[EndpointView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything, at one moment."""
+
+    at_s: float
+    draining: bool
+    tickets: int
+    """Waiting and running."""
+    waiting_bytes: int
+    max_waiting_bytes: int
+    pools: tuple[PoolView, ...]

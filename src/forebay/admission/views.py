@@ -1,0 +1,56 @@
+"""Building the frozen views of `snapshot` from live pools."""
+
+from __future__ import annotations
+
+from forebay.admission.endpoints import Endpoint
+from forebay.admission.pools import Pool
+from forebay.admission.snapshot import ClassView, EndpointView, PoolView
+
+
+def pool_view(pool: Pool) -> PoolView:
+    """A frozen view of one pool."""
+    to_gpu_s, books = pool.settings.to_gpu_s, pool.books
+    max_work_us = pool.max_work_us()
+    return PoolView(
+        name=pool.settings.name,
+        learning=pool.learning,
+        waiting_requests=books.waiting.requests,
+        waiting_gpu_s=to_gpu_s(books.waiting.work_us),
+        in_flight_requests=books.in_flight.requests,
+        in_flight_gpu_s=to_gpu_s(books.in_flight.work_us),
+        max_gpu_s=None if max_work_us is None else to_gpu_s(max_work_us),
+        max_requests=pool.settings.max_pool_requests,
+        drain_gpu_s_per_s=to_gpu_s(round(pool.drain_us_per_s())),
+        wait_error_median=pool.errors.median,
+        bytes_per_prompt_token=pool.ratio.bytes_per_token,
+        classes=tuple(
+            ClassView(name, account.requests, to_gpu_s(account.work_us), pool.predict_wait_s(name))
+            for name, account in books.classes.items()
+        ),
+        endpoints=tuple(_endpoint_view(endpoint, pool) for endpoint in pool.endpoints.values()),
+    )
+
+
+def _endpoint_view(endpoint: Endpoint, pool: Pool) -> EndpointView:
+    sample = endpoint.sample
+    limit, firm = endpoint.request_limit
+    return EndpointView(
+        id=endpoint.id,
+        state=endpoint.state,
+        kind=endpoint.info.kind,
+        described=endpoint.described,
+        running_requests=endpoint.books.running.requests,
+        draining_requests=endpoint.books.draining.requests,
+        kv_tokens=endpoint.books.kv_tokens,
+        kv_limit=endpoint.kv_limit,
+        request_limit=limit,
+        request_limit_is_firm=firm,
+        work_gpu_s=pool.settings.to_gpu_s(endpoint.books.work_us),
+        speed=endpoint.meter.speed,
+        kv_usage=None if sample is None else sample.kv_usage,
+        sample_at_s=None if sample is None else sample.at_s,
+        sample_took_s=None if sample is None else sample.took_s,
+        engine_running=None if sample is None else sample.running,
+        engine_waiting=None if sample is None else sample.waiting,
+        preemptions_total=None if sample is None else sample.preemptions_total,
+    )

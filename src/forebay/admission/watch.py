@@ -1,0 +1,122 @@
+"""Watching endpoints for silence, and giving back room that engines hold for requests that are gone.
+
+One timer per endpoint with work in flight. When it fires: is the endpoint stalled (no byte on any stream for
+too long)? has one request been silent for longer than it may? A stalled endpoint gets no new work; requests
+without a first token are sent elsewhere if they can be; the others end when their own patience is over.
+A stall ends with the next sign of life. If nothing of ours runs there any more, none can come, so the next
+reading of its metrics lets one request at a time try it (`Endpoint.trial`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from forebay.admission.endpoints import DrainingBooking, Endpoint
+from forebay.admission.lifecycle import Lifecycle
+from forebay.admission.model import EndpointState, EngineSample
+from forebay.admission.outcomes import Outcome
+from forebay.admission.pools import Pool
+from forebay.admission.tickets import Phase, Ticket
+from forebay.admission.timers import Timers
+
+
+class PlaceAgain(Protocol):
+    """How the controller sends a request elsewhere, or ends it."""
+
+    def __call__(
+        self, ticket: Ticket, now: float, detail: str, *, unreached: bool, engine_goes_on: bool
+    ) -> None: ...
+
+
+class Watch:
+    """The silence of endpoints."""
+
+    def __init__(
+        self,
+        life: Lifecycle,
+        timers: Timers,
+        after_leaving: Callable[[Endpoint, Pool, float], None],
+        place_again: PlaceAgain,
+    ) -> None:
+        self._life = life
+        self._timers = timers
+        self._after_leaving = after_leaving
+        self._place_again = place_again
+
+    def arm(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
+        """Call after a dispatch to, or a leave from, the endpoint."""
+        for draining in endpoint.draining:
+            if not draining.armed:
+                draining.armed = True
+                self._timers.at(draining.until_s, self._linger_over, (endpoint, pool, draining))
+        if endpoint.running and endpoint.watch_due_s is None:
+            self._set(endpoint, now)
+
+    def _set(self, endpoint: Endpoint, now: float) -> None:
+        due = min(ticket.last_byte_s + self._patience_s(ticket) for ticket in endpoint.running.values())
+        silence = endpoint.silence_limit_s()
+        if silence is not None and endpoint.state is not EndpointState.STALLED:
+            due = min(due, endpoint.last_life_s + silence)
+        endpoint.watch_due_s = max(due, now)
+        self._timers.at(endpoint.watch_due_s, self._look, endpoint)
+
+    def _patience_s(self, ticket: Ticket) -> float:
+        return (
+            ticket.settings.idle_stream_s
+            if ticket.demand.stream
+            else self._life.settings.unstreamed_timeout_s
+        )
+
+    def _look(self, endpoint: Endpoint, now: float) -> None:
+        endpoint.watch_due_s = None
+        if not endpoint.running:
+            return
+        pool = next(iter(endpoint.running.values())).pool
+        silence = endpoint.silence_limit_s()
+        if (
+            silence is not None
+            and now >= endpoint.last_life_s + silence
+            and endpoint.state in (EndpointState.UP, EndpointState.STARTING)
+        ):
+            endpoint.state = EndpointState.STALLED
+            self._rescue(endpoint, now)
+        for ticket in list(endpoint.running.values()):
+            if ticket.phase is Phase.RUNNING and now >= ticket.last_byte_s + self._patience_s(ticket):
+                began = ticket.first_token_s is not None
+                outcome = Outcome.UPSTREAM_INTERRUPTED if began else Outcome.UPSTREAM_FAILED
+                detail = f"The engine sent nothing for {self._patience_s(ticket):g} s."
+                self._life.give_up(ticket, outcome, now, detail, engine_goes_on=True)
+        self._after_leaving(endpoint, pool, now)
+
+    def _rescue(self, endpoint: Endpoint, now: float) -> None:
+        """Send what has not begun on a stalled endpoint elsewhere, where there is an elsewhere."""
+        for ticket in list(endpoint.running.values()):
+            if ticket.first_token_s is not None or not ticket.demand.stream:
+                continue
+            others = any(e.is_up and e.id not in ticket.tried for e in ticket.pool.endpoints.values())
+            if others and ticket.attempts < self._life.settings.max_attempts:
+                ticket.tried.add(endpoint.id)
+                self._place_again(ticket, now, "The engine stalled.", unreached=False, engine_goes_on=True)
+
+    def try_again(self, endpoint: Endpoint) -> None:
+        """Let a stalled endpoint on which nothing of ours runs be tried by one request at a time."""
+        if endpoint.state is EndpointState.STALLED and not endpoint.running:
+            endpoint.state = EndpointState.UP
+            endpoint.trial = True
+
+    def settle_draining(self, endpoint: Endpoint, sample: EngineSample) -> None:
+        """A sample shows that the engine runs no more than what is ours: what was abandoned before it is gone."""
+        if not endpoint.draining or sample.running is None:
+            return
+        if sample.running + (sample.waiting or 0) > len(endpoint.running):
+            return
+        for draining in list(endpoint.draining):
+            if draining.since_s < sample.at_s:
+                self._life.release_draining(endpoint, draining)
+
+    def _linger_over(self, subject: tuple[Endpoint, Pool, DrainingBooking], now: float) -> None:
+        endpoint, pool, draining = subject
+        if draining in endpoint.draining:
+            self._life.release_draining(endpoint, draining)
+            self._after_leaving(endpoint, pool, now)

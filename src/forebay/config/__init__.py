@@ -1,0 +1,10 @@
+"""Configuration: what may be written, how it is read, and how it becomes the core's settings."""
+
+from __future__ import annotations
+
+from forebay.config.errors import ConfigError, ConfigProblem
+from forebay.config.loading import Loaded, load
+from forebay.config.mapping import to_settings
+from forebay.config.schema import Config
+
+__all__ = ["Config", "ConfigError", "ConfigProblem", "Loaded", "load", "to_settings"]

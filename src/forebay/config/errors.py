@@ -1,0 +1,41 @@
+"""What is wrong with a configuration, said so that it can be put right without reading our code.
+
+One `ConfigError` carries every problem found, each with where it is (file and line, environment variable or
+command-line option), which key, what was found and what is allowed. Values of secret keys never appear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ConfigError", "ConfigProblem"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One thing to put right."""
+
+    source: str
+    """A file name, an environment variable, or an option."""
+    key: str
+    """Path of the key, as in `pools[0].endpoints`; empty for the document as a whole."""
+    message: str
+    line: int | None = None
+    """Counted from 1; None where lines mean nothing."""
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = self.source
+        if self.line is not None:
+            place += f":{self.line}"
+            if self.column is not None:
+                place += f":{self.column}"
+        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` says why, all of them at once."""
+
+    def __init__(self, problems: list[ConfigProblem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))

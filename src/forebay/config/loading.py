@@ -1,0 +1,117 @@
+"""From a file, the environment and command-line values to one checked `Config`, or to every problem at once.
+
+Order, last wins: defaults, file, environment, command line. A file is read once and is bounded. Nothing is half
+applied: the caller gets a whole configuration or a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from forebay.config.checks import find_contradictions
+from forebay.config.environment import Override, apply_override, overrides_from
+from forebay.config.errors import ConfigError, ConfigProblem
+from forebay.config.messages import problems_from
+from forebay.config.schema import Config
+from forebay.config.yaml_text import MAX_DOCUMENT_BYTES, Document, parse_yaml
+
+__all__ = ["Loaded", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration and what to know about where it came from."""
+
+    config: Config
+    document: Document
+    """For problems that show only later, such as a profile that cannot be read."""
+    base_directory: Path
+    """Relative file names in the configuration are relative to this."""
+    warnings: tuple[str, ...] = ()
+
+
+def load(
+    path: Path | None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, tuple[str, Any]] | None = None,
+) -> Loaded:
+    """The configuration from `path` (None: no file), `environ` and `options`.
+
+    Args:
+        environ: variables to look at; None means the process's own.
+        options: top-level key to (name of the command-line option, value as if from YAML).
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    document = _read(path) if path is not None else Document("configuration", None)
+    overrides, warnings = overrides_from(os.environ if environ is None else environ)
+    data = _as_mapping(document)
+    problems = _apply(overrides, data, document)
+    for key, (option, value) in (options or {}).items():
+        data[key] = value
+        document.overridden[(key,)] = option
+    document.data = data
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(
+        _validated(document), document, path.parent if path is not None else Path(), tuple(warnings)
+    )
+
+
+def _read(path: Path) -> Document:
+    source = str(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError([ConfigProblem(source, "", f"cannot be read: {reason}")]) from None
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise ConfigError(
+            [ConfigProblem(source, "", f"larger than {MAX_DOCUMENT_BYTES // 1024} KiB: not a configuration?")]
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            [ConfigProblem(source, "", f"not UTF-8 text (byte {error.start}); save it as UTF-8")]
+        ) from None
+    return parse_yaml(text, source)
+
+
+def _as_mapping(document: Document) -> dict[str, Any]:
+    if document.data is None:
+        return {}
+    if not isinstance(document.data, dict):
+        message = "a configuration is a mapping of keys to values, as in `listen: 0.0.0.0:8080`"
+        raise ConfigError([document.problem((), message)])
+    return document.data
+
+
+def _apply(overrides: list[Override], data: dict[str, Any], document: Document) -> list[ConfigProblem]:
+    problems = []
+    for override in overrides:
+        try:
+            document.overridden[apply_override(override, data)] = override.variable
+        except ValueError as error:
+            problems.append(ConfigProblem(override.variable, "", str(error)))
+    return problems
+
+
+def _validated(document: Document) -> Config:
+    try:
+        config = Config.model_validate(document.data)
+    except ValidationError as error:
+        raise ConfigError(problems_from(error, document)) from None
+    contradictions = [document.problem(path, message) for path, message in find_contradictions(config)]
+    if contradictions:
+        raise ConfigError(contradictions)
+    return config

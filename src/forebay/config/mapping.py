@@ -1,0 +1,148 @@
+"""What an operator wrote, as the core reads it. Pure: the memory limit and the profile reader are passed in.
+
+Profile to step law: c0 = t0 + h0, c1 = s_hi, c2 = s_lo + g_seq + h1, c3 = c_kv, c4 = f_attn, milliseconds to
+seconds. `tokens_per_gpu_second: N` on an endpoint of G GPUs is the law with c1 = c2 = 1 ÷ (N·G) and nothing else:
+a request costs (prompt + output tokens) ÷ N GPU-seconds, and how many run together does not change that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.admission.settings import (
+    OPTIMISTIC_LAW,
+    ZERO_CONFIGURATION_CLASSES,
+    ClassSettings,
+    PoolSettings,
+    Settings,
+    SpeedLaw,
+)
+from forebay.config.errors import ConfigError, ConfigProblem
+from forebay.config.loading import Loaded
+from forebay.config.schema import ClassEntry, Pool
+
+if TYPE_CHECKING:
+    from forebay.enginemodel.profile import EngineProfile
+
+__all__ = ["ProfileReader", "to_settings"]
+
+ProfileReader = Callable[[str | Path], "EngineProfile"]
+"""Takes a profile's name or path; raises `ValueError`, `LookupError` or `OSError` with a reason."""
+
+_DEFAULT_TPOT_S = 0.12
+
+
+def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: ProfileReader) -> Settings:
+    """The core's settings.
+
+    Args:
+        loaded: a checked configuration.
+        memory_limit_bytes: what `max_waiting_bytes: auto` is a quarter of.
+        read_profile: where profiles come from.
+
+    Raises:
+        ConfigError: a profile cannot be read.
+    """
+    config = loaded.config
+    problems: list[ConfigProblem] = []
+    pools = []
+    for index, pool in enumerate(config.pools):
+        try:
+            law, gpus = _law_and_gpus(pool, loaded.base_directory, read_profile)
+        except (ValueError, LookupError, OSError) as error:
+            reason = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+            problems.append(loaded.document.problem(("pools", index, "profile"), reason))
+            continue
+        pools.append(_pool_settings(pool, law, gpus))
+    if problems:
+        raise ConfigError(problems)
+    waiting_bytes = config.limits.max_waiting_bytes
+    return Settings(
+        pools=tuple(pools),
+        classes=ZERO_CONFIGURATION_CLASSES
+        if config.classes is None
+        else tuple(_class_settings(name, entry) for name, entry in config.classes.items()),
+        default_class=config.default_class,
+        max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,
+    )
+
+
+def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
+    return PoolSettings(
+        name=pool.name,
+        gpus=gpus,
+        law=law,
+        max_gpu_s=pool.max_gpu_seconds,
+        headroom=pool.headroom,
+        max_inflight_requests=pool.max_inflight_requests,
+        max_inflight_tokens=pool.max_inflight_tokens,
+        max_pool_requests=pool.max_pool_requests,
+        max_queue=pool.max_queue,
+        hold_without_endpoints_s=pool.hold_without_endpoints,
+        wait_predictor=pool.wait_predictor,
+    )
+
+
+def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
+    """The entry, with what it leaves out from the default class of that name, else from general defaults."""
+    known = next((default for default in ZERO_CONFIGURATION_CLASSES if default.name == name), None)
+    ttft_s = entry.ttft if entry.ttft is not None else (known.ttft_s if known else 0.0)
+    default_tpot_s, default_weight, default_value = (
+        (known.tpot_s, known.weight, known.value) if known else (_DEFAULT_TPOT_S, 1.0, 1.0)
+    )
+    return ClassSettings(
+        name=name,
+        ttft_s=ttft_s,
+        tpot_s=entry.tpot if entry.tpot is not None else default_tpot_s,
+        wait_budget_s=entry.wait_budget if entry.wait_budget is not None else ttft_s,
+        weight=entry.weight if entry.weight is not None else default_weight,
+        value=entry.value if entry.value is not None else default_value,
+        max_queue=entry.max_queue,
+        max_queue_gpu_s=entry.max_queue_gpu_seconds,
+        idle_stream_s=entry.idle_stream,
+    )
+
+
+def _law_and_gpus(
+    pool: Pool, base_directory: Path, read_profile: ProfileReader
+) -> tuple[SpeedLaw | None, int]:
+    """The pool's law, None to learn it, and the GPUs of one endpoint: as written, else the profile's, else 1."""
+    gpus = pool.gpus or 1
+    if pool.profile.tokens_per_gpu_second is not None:
+        seconds = 1.0 / (pool.profile.tokens_per_gpu_second * gpus)
+        law = SpeedLaw(
+            c0_s=0.0,
+            c1_s=seconds,
+            c2_s=seconds,
+            c3_s=0.0,
+            c4_s=0.0,
+            kv_tokens=OPTIMISTIC_LAW.kv_tokens,
+            max_requests=OPTIMISTIC_LAW.max_requests,
+        )
+        return law, gpus
+    if pool.profile.name is None:
+        return None, gpus
+    profile = read_profile(_resolve(pool.profile.name, base_directory))
+    return _law_of(profile), pool.gpus or profile.gpus
+
+
+def _resolve(name: str, base_directory: Path) -> str | Path:
+    """A name that looks like a file is one, relative to the configuration; anything else is a profile's name."""
+    if "/" in name or name.endswith(".json"):
+        return base_directory / name
+    return name
+
+
+def _law_of(profile: EngineProfile) -> SpeedLaw:
+    step = profile.law
+    return SpeedLaw(
+        c0_s=(step.t0 + step.h0) / 1000,
+        c1_s=step.s_hi / 1000,
+        c2_s=(step.s_lo + step.g_seq + step.h1) / 1000,
+        c3_s=step.c_kv / 1000,
+        c4_s=step.f_attn / 1000,
+        kv_tokens=profile.kv_tokens,
+        max_requests=profile.max_num_seqs,
+    )

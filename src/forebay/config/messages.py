@@ -1,0 +1,172 @@
+"""From a validator's findings to sentences for an operator: what was found, what is allowed, what was likely meant.
+
+Pure. The key path and the document give the place; values of secret keys are never repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from forebay.config.errors import ConfigProblem
+from forebay.config.schema import LATER_KEYS, ClassEntry, Config, Limits, Pool
+from forebay.config.yaml_text import Document, KeyPath, key_text
+
+__all__ = ["describe", "problems_from"]
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "": Config,
+    "pools[]": Pool,
+    "classes.*": ClassEntry,
+    "limits": Limits,
+}
+_SECRET_KEYS = frozenset({"admin_token"})
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+}
+_LIMITS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+_DURATION_KEYS = frozenset(
+    {
+        "poll_interval",
+        "hold_without_endpoints",
+        "ttft",
+        "tpot",
+        "wait_budget",
+        "idle_stream",
+        "head_timeout",
+        "grace",
+        "notice",
+    }
+)
+_SIZE_KEYS = frozenset({"max_body", "max_waiting_bytes"})
+
+
+def problems_from(error: ValidationError, document: Document) -> list[ConfigProblem]:
+    """Every finding as a located problem, in the order of the document."""
+    problems = []
+    for finding in error.errors(include_url=False):
+        path: KeyPath = tuple(finding["loc"])
+        problems.append(document.problem(path, describe(path, finding, document)))
+    return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+
+
+def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> str:
+    """One finding as a sentence."""
+    kind: str = finding["type"]
+    context: Mapping[str, Any] = finding.get("ctx", {})
+    found = "a value" if path and path[-1] in _SECRET_KEYS else _shown(finding["input"])
+    if kind == "extra_forbidden":
+        return _unknown_key(path)
+    if kind == "missing":
+        return _missing_key(path)
+    if kind == "value_error":
+        return str(context.get("error", finding["msg"]))
+    if kind in _EXPECTED:
+        return f"found {found}, expected {_EXPECTED[kind]}"
+    if kind == "literal_error":
+        return (
+            f"found {found}, allowed: {context['expected'].replace(chr(39), '')}{_suggestion_from(finding)}"
+        )
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return (
+            f"found {_with_unit(path, finding['input'])}, must be {words} {_with_unit(path, context[name])}"
+        )
+    if kind in ("too_short", "string_too_short"):
+        return f"too short, needs at least {context['min_length']}"
+    if kind in ("too_long", "string_too_long"):
+        return f"too long, may have at most {context['max_length']}"
+    return f"found {found}: {finding['msg']}"
+
+
+def _unknown_key(path: KeyPath) -> str:
+    where = _where(path[:-1])
+    key = str(path[-1])
+    if key in LATER_KEYS.get(where, ()):
+        return "this version of Forebay does not have this setting yet; remove it"
+    model = _MODELS.get(where)
+    allowed = sorted(model.model_fields) if model is not None else []
+    hint = _belongs_elsewhere(key, where)
+    if not hint:
+        guess = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
+        hint = f"; did you mean {guess[0]}?" if guess else ""
+    return f"unknown key{hint} (allowed here: {', '.join(allowed)})"
+
+
+def _belongs_elsewhere(key: str, where: str) -> str:
+    """A right key in the wrong place is the commonest mistake after a misspelt one."""
+    for other, model in _MODELS.items():
+        if other != where and key in model.model_fields:
+            place = {"": "the top level", "pools[]": "a pool", "classes.*": "a class"}.get(other, other)
+            return f"; it belongs to {place}"
+    return ""
+
+
+def _missing_key(path: KeyPath) -> str:
+    if path == ("pools",):
+        return "none: add `pools: [{name: main, endpoints: [http://HOST:8000]}]`, or use --upstream URL"
+    if path[-1] == "endpoints":
+        return "missing; list the engines, as in `endpoints: [http://HOST:8000]`"
+    return "missing"
+
+
+def _where(path: KeyPath) -> str:
+    """The kind of place that a path is in: the keys of `_MODELS` and `LATER_KEYS`."""
+    if not path:
+        return ""
+    if path[0] == "pools" and len(path) == 2:
+        return "pools[]"
+    if path[0] == "classes" and len(path) == 2:
+        return "classes.*"
+    return key_text(path)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f"the text {value[:60]!r}"
+        case Mapping():
+            return "a mapping"
+        case list():
+            return "a list"
+        case _:
+            return str(value)[:60]
+
+
+def _with_unit(path: KeyPath, value: object) -> str:
+    key = path[-1] if path else ""
+    if not isinstance(value, int | float):
+        return str(value)[:60]
+    if key in _DURATION_KEYS:
+        return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
+    if key in _SIZE_KEYS:
+        return f"{value:g} bytes"
+    return f"{value:g}"
+
+
+def _suggestion_from(finding: Mapping[str, Any]) -> str:
+    allowed: Iterable[str] = (
+        str(finding["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+    )
+    guess = difflib.get_close_matches(str(finding["input"]), list(allowed), n=1, cutoff=0.6)
+    return f"; did you mean {guess[0]}?" if guess else ""

@@ -1,0 +1,299 @@
+"""The shape of a configuration: every key, its type, its default and why, in one place.
+
+Field descriptions are the reference: `forebay schema` prints them. Unknown keys are errors, numbers are never
+guessed from text, and durations and sizes carry units. The models hold what was written; `mapping` turns them
+into the core's settings. Nothing here reads files, the environment or the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from forebay.config.units import (
+    Address,
+    EndpointUrl,
+    parse_address,
+    parse_duration_s,
+    parse_endpoint_url,
+    parse_size_bytes,
+)
+
+__all__ = ["LATER_KEYS", "ClassEntry", "Config", "Limits", "Pool", "Profile"]
+
+LATER_KEYS: Final[dict[str, frozenset[str]]] = {
+    "": frozenset(
+        {
+            "mode",
+            "class_order",
+            "displace",
+            "plans",
+            "tenants",
+            "anonymous",
+            "rules",
+            "trusted_proxies",
+            "shared_state",
+            "state_file",
+            "record",
+            "refuse_hopeless",
+        }
+    ),
+    "pools[]": frozenset(
+        {
+            "discovery",
+            "group",
+            "share",
+            "fallback",
+            "queue_policy",
+            "passthrough",
+            "forward_authorization",
+            "upstream_key",
+            "inject_limit",
+            "max_output_tokens",
+            "mode",
+        }
+    ),
+    "classes.*": frozenset(
+        {
+            "max_share",
+            "order",
+            "aging",
+            "short_tokens",
+            "short_weight",
+            "max_stream",
+            "on_stale",
+            "admit_below_utilization",
+            "confidence",
+            "mode",
+        }
+    ),
+}
+"""Keys of the planned configuration that this version does not have, by where they belong. A file that uses one
+is refused with a message that says so: accepted and ignored, it would be a limit that somebody believes in."""
+
+_DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN})
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "examples": ["32MiB"]}]}),
+]
+
+
+def _auto_or_size(value: object) -> int | None:
+    return None if value is None or value == "auto" else parse_size_bytes(value)
+
+
+def _auto_or_number(value: object) -> object:
+    return None if value == "auto" else value
+
+
+AutoSize = Annotated[
+    int | None,
+    BeforeValidator(_auto_or_size),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer"}, {"type": "string"}]}),
+]
+AutoNumber = Annotated[
+    Annotated[float, Field(ge=0)] | None,
+    BeforeValidator(_auto_or_number),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 0}]}),
+]
+ListenAddress = Annotated[
+    Address,
+    BeforeValidator(parse_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "examples": ["0.0.0.0:8080"]}),
+]
+Endpoint = Annotated[
+    EndpointUrl,
+    BeforeValidator(parse_endpoint_url),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "uri", "examples": ["http://10.0.0.1:8000"]}),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
+
+
+class Profile(_Strict):
+    """How fast an engine is: `learn`, the name of a profile that comes with Forebay, a file, or one number."""
+
+    name: str | None = None
+    """A profile's name or file. Unset with `tokens_per_gpu_second` unset means: learn while running."""
+    tokens_per_gpu_second: Annotated[float, Field(gt=0)] | None = None
+    """The simplest profile: prompt and output tokens together that one GPU gets through per second when busy."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        if isinstance(value, Profile):
+            return value
+        if value in ({}, "learn"):
+            return {}
+        if isinstance(value, str) and value:
+            return {"name": value}
+        if isinstance(value, dict) and set(value) == {"tokens_per_gpu_second"}:
+            return value
+        raise ValueError("expected learn, a profile's name, a file, or {tokens_per_gpu_second: NUMBER}")
+
+
+_PROFILE_JSON_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "examples": ["learn", "llama3-8b-h100x1-bf16", "measured.json"]},
+        {
+            "type": "object",
+            "properties": {"tokens_per_gpu_second": {"type": "number", "exclusiveMinimum": 0}},
+            "required": ["tokens_per_gpu_second"],
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
+class Pool(_Strict):
+    """Endpoints that serve the same models and share one set of queues."""
+
+    name: str = "default"
+    """In metrics, logs and errors. Needed as soon as there is more than one pool."""
+    endpoints: Annotated[list[Endpoint], Field(min_length=1, max_length=1000)]
+    """The engines, each `http://HOST:PORT`."""
+    engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "llamacpp", "openai"] = "auto"
+    """The engine family; `auto` looks at what the server answers. `openai` is any server without metrics we know."""
+    gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GPUs per endpoint: turns an endpoint's time into GPU-seconds. Unset means the profile's, else 1."""
+    profile: Annotated[Profile, WithJsonSchema(_PROFILE_JSON_SCHEMA)] = Profile()
+    """Speed to start from. `learn` begins optimistic, so that nothing is refused on a guess, and corrects itself."""
+    max_gpu_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Bound on queued and running work of the pool; unset is unlimited (wait budgets still hold)."""
+    headroom: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Part of each capacity limit that is used; the rest absorbs estimates that were too low."""
+    max_inflight_requests: Annotated[int, Field(ge=1)] | None = None
+    """Per endpoint; unset means found from what the engine shows."""
+    max_inflight_tokens: Annotated[int, Field(ge=1)] | None = None
+    """KV tokens booked per endpoint; unset means the engine's KV capacity."""
+    max_pool_requests: Annotated[int, Field(ge=1)] | None = None
+    """In flight over all endpoints; unset is unlimited."""
+    max_queue: Annotated[int, Field(ge=0)] | None = None
+    """Waiting requests over all classes; unset is unlimited, 0 refuses whatever cannot start at once."""
+    models: Annotated[list[str], Field(min_length=1)] | None = None
+    """Model names served here, `*` and `?` allowed; unset means what the endpoints list."""
+    poll_interval: Annotated[Duration, Field(ge=0.05, le=60)] = 0.2
+    """Shortest time between two readings of an engine's metrics; they slow down by themselves when costly."""
+    hold_without_endpoints: Annotated[Duration, Field(ge=0, le=3600)] = 0.0
+    """How long requests wait when no endpoint can serve them; 0 answers 503 at once."""
+    wait_predictor: Literal["backlog", "plain"] = "backlog"
+    """`backlog`: work ahead ÷ drain rate. `plain`: all work in flight and ahead ÷ drain rate, which refuses earlier."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, value: str) -> str:
+        return _plain_name(value)
+
+    @field_validator("models")
+    @classmethod
+    def _models_are_names(cls, value: list[str] | None) -> list[str] | None:
+        if value is not None and not all(value):
+            raise ValueError("a model name is empty")
+        return value
+
+
+class ClassEntry(_Strict):
+    """A priority class. The order in the file is the rank: first is most important."""
+
+    ttft: Annotated[Duration, Field(gt=0)] | None = None
+    """Objective: arrival to first token. Needed unless the class is realtime, standard or batch."""
+    tpot: Annotated[Duration, Field(gt=0)] | None = None
+    """Objective: mean time per output token after the first. 120ms if unset."""
+    wait_budget: Annotated[Duration, Field(ge=0)] | None = None
+    """Longest a request may wait here, predicted or real; unset means the TTFT objective."""
+    weight: Annotated[float, Field(gt=0)] | None = None
+    """Share of GPU time relative to other classes while both wait. 1 if unset."""
+    value: Annotated[float, Field(gt=0)] | None = None
+    """Worth of one request that meets its objective, relative to other classes. 1 if unset."""
+    max_queue: Annotated[int, Field(ge=0)] | None = None
+    """Waiting requests of this class; unset is unlimited, 0 refuses whatever cannot start at once."""
+    max_queue_gpu_seconds: AutoNumber = None
+    """Waiting work of this class; `auto` is drain rate × wait budget."""
+    idle_stream: Annotated[Duration, Field(gt=0)] = 60.0
+    """A running request from which no byte has come for this long is ended."""
+
+
+class Limits(_Strict):
+    """Bounds on what one process holds."""
+
+    max_body: Annotated[Size, Field(ge=1024, le=1 << 32)] = 32 * 1024 * 1024
+    """Largest request body; larger ones are answered 413."""
+    max_waiting_bytes: AutoSize = None
+    """Bodies of all waiting requests; `auto` is a quarter of the memory limit that the process lives under."""
+    head_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 10.0
+    """Time for a client to send its request head."""
+
+
+class Config(_Strict):
+    """A whole configuration."""
+
+    listen: ListenAddress = Address("127.0.0.1", 8080)
+    """Where clients connect."""
+    admin: ListenAddress = Address("127.0.0.1", 9321)
+    """Health, metrics and the admin API. Off loopback, `/api/` needs `admin_token`."""
+    admin_token: Annotated[SecretStr, Field(min_length=8)] | None = None
+    """Bearer credential for `/api/` on the admin port. Better set as FOREBAY_ADMIN_TOKEN than in a file."""
+    metrics_tenants: bool | None = None
+    """Tenant names as metric labels; unset means only while the admin port is on loopback."""
+    overload_status: Literal[429, 503, 529] = 429
+    """HTTP status of refusals for contended capacity. 5xx makes proxies think that the gateway is broken."""
+    pools: Annotated[list[Pool], Field(min_length=1, max_length=1000)]
+    """At least one."""
+    classes: Annotated[dict[str, ClassEntry], Field(min_length=1, max_length=64)] | None = None
+    """Priority classes by rank; unset means realtime, standard, batch with their documented objectives."""
+    default_class: str = "standard"
+    """Class of requests that name none."""
+    limits: Limits = Limits()
+    grace: Annotated[Duration, Field(ge=0, le=86400)] = 30.0
+    """Longest a shutdown takes after SIGTERM; what still runs then is cut. Waiting requests have half of it to
+    start."""
+    notice: Annotated[Duration, Field(ge=0, le=3600)] = 0.0
+    """First part of the grace time: readiness is down already but requests are still served, so that load
+    balancers can look away."""
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _bare_classes(cls, value: Any) -> Any:
+        """`realtime:` with nothing after it means its defaults."""
+        if isinstance(value, dict):
+            return {key: {} if entry is None else entry for key, entry in value.items()}
+        return value
+
+    @field_validator("classes")
+    @classmethod
+    def _class_names_are_plain(cls, value: dict[str, ClassEntry] | None) -> dict[str, ClassEntry] | None:
+        for name in value or {}:
+            _plain_name(name)
+        return value
+
+
+def _plain_name(value: str) -> str:
+    if _NAME.fullmatch(value) is None:
+        raise ValueError(
+            f"found {value[:60]!r}; a name has 1 to 100 letters, digits and . _ / : - and starts with a letter or digit"
+        )
+    return value

@@ -1,0 +1,66 @@
+"""What an engine family has to say about itself; one module in `families` says it for one family.
+
+A family is stateless: it turns text into records. It never waits, reads no clock and never raises on what an engine
+says. When to ask is the poller's business, which family to ask is detection's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.reading import Answer, Look
+
+__all__ = ["EngineFamily", "Reading", "positive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sample, and a mark that changes when the engine's process is another one."""
+
+    sample: EngineSample
+    process: str | None = None
+    """Opaque; None when the engine gives no such mark."""
+
+
+class EngineFamily(Protocol):
+    """One kind of engine. A module of `families` offers one as `FAMILY`."""
+
+    @property
+    def kind(self) -> EngineKind: ...
+
+    @property
+    def describing_paths(self) -> tuple[str, ...]:
+        """Paths whose answers `describe` and `sample_path` look at."""
+        ...
+
+    @property
+    def least_interval_s(self) -> float:
+        """Never sampled more often than this; 0 where the configured interval is fine."""
+        ...
+
+    def claims(self, look: Look) -> bool:
+        """True if these answers can only come from this family."""
+        ...
+
+    def describe(self, look: Look) -> EngineInfo:
+        """All that can be told from these answers; fields stay at their defaults where they say nothing."""
+        ...
+
+    def sample_path(self, look: Look) -> str:
+        """The path to read for samples."""
+        ...
+
+    def read(self, path: str, answer: Answer) -> Reading | None:
+        """What an answer to that path says; None if it is no reading at all (an error status, unreadable)."""
+        ...
+
+
+def positive(value: object) -> int | None:
+    """The value if it is a whole number above zero, given as a number or as digits; else None."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 2**53:
+        return value
+    return None

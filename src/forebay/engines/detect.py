@@ -1,0 +1,133 @@
+"""Finds out what an engine is by looking at it; no configuration is needed.
+
+Two looks at most, each with all its questions asked at once. The first, `/metrics` and `/v1/models`, settles nearly
+every engine; `/props` is asked only of one that nobody claimed. Then the family is asked for what it wants to see
+besides. An engine that answers anything at all is served: one that nobody claims is an OpenAI-compatible server
+without metrics.
+
+An engine may answer some questions and hang on others (a stuck `/metrics` beside completions that work), so a
+question without an answer delays the rest only a little, and the finding says that it has holes: whoever asked looks
+again soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from forebay.admission.model import EngineInfo, EngineKind
+from forebay.engines.base import EngineFamily
+from forebay.engines.reading import ANSWER_BYTES, Answer, EngineReader, Look, ReadFailed
+from forebay.engines.registry import FALLBACK, all_families, family_of
+
+__all__ = ["Finding", "find_out"]
+
+FIRST_LOOK: Final = ("/metrics", "/v1/models")
+SECOND_LOOK: Final = ("/props",)
+STRAGGLER_S: Final = 0.5
+"""How much longer than the quickest answer the others are waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an engine was found to be."""
+
+    family: EngineFamily
+    info: EngineInfo
+    sample_path: str
+    sample: Answer | None
+    """What it answered to `sample_path` just now, so that the first sample costs no further scrape."""
+    has_holes: bool
+    """True if a question failed in a way that may pass (no answer, a 5xx): look again before long."""
+
+
+async def find_out(
+    reader: EngineReader, *, kind: EngineKind | None = None, timeout_s: float = 2.0
+) -> Finding:
+    """Looks at an engine; with a `kind` nothing is guessed.
+
+    Takes two or three times `timeout_s` at the very most, and that only from an engine that hangs on every question.
+
+    Raises:
+        ReadFailed: it cannot be reached, or answers nothing, or says of everything that it is not ready yet (503).
+    """
+    family = family_of(kind) if kind is not None else None
+    needed = FIRST_LOOK if family is None else family.describing_paths
+    look = await _ask(reader, needed, Look(), timeout_s)
+    if all(answer.status == 503 for answer in look.answers.values()):
+        raise ReadFailed("the engine says that it is not ready (503)", unreachable=False)
+    if family is None:
+        family = _claimant(look)
+        if family is None:
+            look = await _ask(reader, SECOND_LOOK, look, timeout_s)
+            family = _claimant(look) or family_of(FALLBACK)
+        look = await _ask(reader, family.describing_paths, look, timeout_s)
+    path = family.sample_path(look)
+    return Finding(
+        family=family,
+        info=family.describe(look),
+        sample_path=path,
+        sample=look.answers.get(path),
+        has_holes=any(_is_hole(look.answers.get(path)) for path in (*needed, *family.describing_paths)),
+    )
+
+
+def _is_hole(answer: Answer | None) -> bool:
+    """True if the answer may be another one soon; 501 is how llama.cpp says that it was started without metrics."""
+    return answer is None or (answer.status >= 500 and answer.status != 501)
+
+
+def _claimant(look: Look) -> EngineFamily | None:
+    return next((family for family in all_families() if family.claims(look)), None)
+
+
+async def _ask(reader: EngineReader, paths: Iterable[str], known: Look, timeout_s: float) -> Look:
+    """The look, with the answers to these paths added.
+
+    Raises:
+        ReadFailed: if nothing is known, now or from before.
+    """
+    asked = [path for path in paths if path not in known.answers]
+    if not asked:
+        return known
+    tasks = {
+        path: asyncio.ensure_future(reader.get(path, timeout_s=timeout_s, max_bytes=ANSWER_BYTES))
+        for path in asked
+    }
+    try:
+        await _most(set(tasks.values()), timeout_s)
+        done = {path: task for path, task in tasks.items() if task.done()}
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, ReadFailed)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(
+            outcome, ReadFailed | asyncio.CancelledError
+        ):
+            raise outcome
+    answers = dict(known.answers)
+    for path, task in done.items():
+        if task.exception() is None:
+            answers[path] = task.result()
+    if not answers:
+        raise ReadFailed(
+            str(failures[0]) if failures else "the engine gave no answer in time",
+            unreachable=bool(failures) and all(failure.unreachable for failure in failures),
+        )
+    return Look(answers)
+
+
+async def _most(tasks: set[asyncio.Future[Answer]], timeout_s: float) -> None:
+    """Waits until all are done, or until one has an answer and the others have had `STRAGGLER_S` more."""
+    deadline_s = timeout_s + STRAGGLER_S
+    pending = tasks
+    while pending:
+        done, pending = await asyncio.wait(pending, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            return
+        if any(task.exception() is None for task in done):
+            deadline_s = STRAGGLER_S

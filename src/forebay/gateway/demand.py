@@ -1,0 +1,292 @@
+"""Reads from a request body what admission needs, without building a tree of it.
+
+Only the fields named here are decoded; the rest is checked for JSON syntax and skipped, and belongs to the engine
+to judge. A wrong type in a field that is read is our 400, naming the field. The body itself is never changed: what
+reaches the engine is what the client sent.
+
+Where engines differ on duplicate keys they all take the last one, and so does the decoder used here. Nothing of the
+input is ever put into an error message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+__all__ = ["ATTACHMENT_TOKENS", "Ask", "BadRequest", "read_chat", "read_completion", "unstated_limit"]
+
+ATTACHMENT_TOKENS: Final = 1_000
+"""Prompt tokens assumed for an image, a sound or a file: what a picture costs in the common vision models. Only an
+estimate of cost; the true count comes with the answer."""
+
+MAX_OUTPUT_TOKENS: Final = 2**31 - 1
+"""No engine takes a larger limit; above it the value is a mistake."""
+
+MAX_SAMPLES: Final = 10_000
+
+_UNSTATED_COMPLETION_LIMIT: Final = {"vllm": 16, "sglang": 16}
+"""What /v1/completions generates at most when the client says nothing. Other engines run until they end."""
+
+
+class BadRequest(Exception):
+    """The client's bytes are wrong; answered with 400 `invalid_request`."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+@dataclass(slots=True)
+class Ask:
+    """What one body asks for."""
+
+    model: str | None
+    stream: bool
+    prompt_bytes: int
+    prompt_tokens: int | None = None
+    """Exact count, for prompts given as token ids."""
+    extra_prompt_tokens: int = 0
+    max_output_tokens: int | None = None
+    samples: int = 1
+
+
+class _Part(msgspec.Struct, gc=False):
+    type: str | None = None
+    text: str | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: str | list[_Part | str] | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
+
+
+class _Chat(msgspec.Struct, gc=False):
+    model: str | None = None
+    messages: list[_Message] | None = None
+    tools: msgspec.Raw = msgspec.Raw()
+    stream: bool | None = None
+    max_tokens: int | float | None = None
+    max_completion_tokens: int | float | None = None
+    n: int | float | None = None
+
+
+class _Completion(msgspec.Struct, gc=False):
+    model: str | None = None
+    prompt: msgspec.Raw = msgspec.Raw()
+    stream: bool | None = None
+    max_tokens: int | float | None = None
+    n: int | float | None = None
+    best_of: int | float | None = None
+
+
+_Body = TypeVar("_Body", _Chat, _Completion)
+
+_decode_chat = msgspec.json.Decoder(_Chat).decode
+_decode_completion = msgspec.json.Decoder(_Completion).decode
+_decode_texts = msgspec.json.Decoder(str | list[str]).decode
+
+_TYPE_WORDS: Final = {
+    "str": "a string",
+    "int": "a whole number",
+    "int | float": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+
+def read_chat(body: bytes) -> Ask:
+    """The body of /v1/chat/completions.
+
+    Raises:
+        BadRequest: The body is not a JSON object, or a field that is read has a wrong type or value.
+    """
+    chat = _decoded(_decode_chat, body)
+    limit = _output_limit(chat.max_tokens, "max_tokens")
+    other = _output_limit(chat.max_completion_tokens, "max_completion_tokens")
+    if other is not None and (limit is None or other > limit):
+        limit = other  # With both set, engines differ on which counts: the larger is reserved.
+    ask = Ask(
+        chat.model,
+        chat.stream is True,
+        memoryview(chat.tools).nbytes,
+        max_output_tokens=limit,
+        samples=1 if chat.n is None else _samples(chat.n, "n"),
+    )
+    if chat.messages is not None:
+        _count_messages(chat.messages, ask)
+    return ask
+
+
+def read_completion(body: bytes) -> Ask:
+    """The body of /v1/completions. A list of prompts is one request with as many samples.
+
+    Raises:
+        BadRequest: As for `read_chat`.
+    """
+    completion = _decoded(_decode_completion, body)
+    ask = Ask(
+        completion.model,
+        completion.stream is True,
+        0,
+        max_output_tokens=_output_limit(completion.max_tokens, "max_tokens"),
+        samples=1 if completion.n is None else _samples(completion.n, "n"),
+    )
+    if completion.best_of is not None:
+        ask.samples = max(ask.samples, _samples(completion.best_of, "best_of"))
+    _count_prompt(bytes(completion.prompt), ask)
+    return ask
+
+
+def unstated_limit(engine: str) -> int | None:
+    """The output limit that this engine applies to /v1/completions when the client states none."""
+    return _UNSTATED_COMPLETION_LIMIT.get(engine)
+
+
+def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body:
+    try:
+        read = decode(body)
+        # Skipped strings are not checked by the decoder, and an engine's parser would fail on them.
+        if not body.isascii():
+            body.decode()
+        return read
+    except msgspec.ValidationError as error:
+        raise _wrong_type(error) from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(_syntax_message(body, error)) from None
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
+    except RecursionError:
+        raise BadRequest("The request body is nested too deeply.") from None
+
+
+def _syntax_message(body: bytes, error: msgspec.DecodeError) -> str:
+    if not body:
+        return "The request body is empty; a JSON object is expected."
+    if body.startswith(b"\xef\xbb\xbf"):
+        return "The request body starts with a byte order mark; send plain UTF-8."
+    said = str(error)
+    if said.startswith("JSON is malformed: "):
+        return f"The request body is not valid JSON: {said.removeprefix('JSON is malformed: ')}."
+    if "UTF-8" in said:
+        return "The request body is not valid UTF-8."
+    # A cut-off body and an unpaired surrogate escape are reported alike.
+    return "The request body is not valid JSON: it ends too early, or has an incomplete \\u escape."
+
+
+def _wrong_type(error: msgspec.ValidationError) -> BadRequest:
+    said, _, path = str(error).partition(" - at `$")
+    param = path.rstrip("`").lstrip(".") or None
+    place = f"'{param}'" if param else "The request body"
+    expected, _, got = said.partition(", got ")
+    if expected.startswith("Expected `") and got:
+        wanted = expected.removeprefix("Expected `").rstrip("`").removesuffix(" | null")
+        found = got.strip("`")
+        return BadRequest(f"{place} must be {_in_words(wanted)}, not {_in_words(found)}.", param)
+    return BadRequest(f"{place} is out of range.", param)
+
+
+def _in_words(kind: str) -> str:
+    if kind in _TYPE_WORDS:
+        return _TYPE_WORDS[kind]
+    return " or ".join(_TYPE_WORDS.get(part, part) for part in kind.split(" | "))
+
+
+def _whole(value: int | float, field: str) -> int:
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise BadRequest(f"'{field}' must be a whole number.", field)
+        return int(value)
+    return value
+
+
+def _output_limit(value: int | float | None, field: str) -> int | None:
+    if value is None:
+        return None
+    limit = _whole(value, field)
+    if not 1 <= limit <= MAX_OUTPUT_TOKENS:
+        raise BadRequest(f"'{field}' must be between 1 and {MAX_OUTPUT_TOKENS}; leave it out for no limit.", field)
+    return limit
+
+
+def _samples(value: int | float, field: str) -> int:
+    samples = _whole(value, field)
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise BadRequest(f"'{field}' must be between 1 and {MAX_SAMPLES}.", field)
+    return samples
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _count_messages(messages: list[_Message], ask: Ask) -> None:
+    text_bytes = 0
+    for message in messages:
+        content = message.content
+        if isinstance(content, str):
+            text_bytes += len(content) if content.isascii() else len(content.encode())
+        elif content is not None:
+            text_bytes += _count_parts(content, ask)
+        # Templates put calls into the prompt as JSON, so here its syntax counts.
+        text_bytes += memoryview(message.tool_calls).nbytes
+    ask.prompt_bytes += text_bytes
+
+
+def _count_parts(parts: list[_Part | str], ask: Ask) -> int:
+    text_bytes = 0
+    for part in parts:
+        if isinstance(part, str):
+            text_bytes += _utf8_length(part)
+        elif part.text is not None:
+            text_bytes += _utf8_length(part.text)
+        elif part.type not in (None, "text"):
+            ask.extra_prompt_tokens += ATTACHMENT_TOKENS
+    return text_bytes
+
+
+_ID_LIST_CHARACTERS: Final = b"0123456789,[] \t\r\n"
+
+
+def _count_prompt(raw: bytes, ask: Ask) -> None:
+    """`prompt` is a string, a list of strings, a list of token ids, or a list of such lists."""
+    if not raw or raw == b"null":
+        return
+    if raw[:1] == b"[" and not raw.translate(None, _ID_LIST_CHARACTERS):
+        _count_ids(raw, ask)
+        return
+    try:
+        texts = _decode_texts(raw)
+    except (msgspec.DecodeError, RecursionError):
+        raise BadRequest(
+            "'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists.", "prompt"
+        ) from None
+    if isinstance(texts, str):
+        ask.prompt_bytes = _utf8_length(texts)
+        return
+    ask.prompt_bytes = sum(_utf8_length(text) for text in texts)
+    ask.samples *= max(len(texts), 1)
+
+
+def _count_ids(raw: bytes, ask: Ask) -> None:
+    """Counts the ids of lists that hold digits and commas only, without making an object of each.
+
+    The syntax is already known to be right, so every comma stands between two ids or between two lists.
+    """
+    compact = raw.translate(None, b" \t\r\n")
+    empty = compact.count(b"[]")
+    if compact.startswith(b"[["):
+        if b"[[[" in compact:
+            raise BadRequest("'prompt' is nested deeper than a list of lists of token ids.", "prompt")
+        ask.prompt_tokens = compact.count(b",") + 1 - empty
+        ask.samples *= compact.count(b"[") - 1
+    elif compact.count(b"[") > 1:
+        raise BadRequest("'prompt' mixes token ids and lists.", "prompt")
+    else:
+        ask.prompt_tokens = compact.count(b",") + 1 - empty

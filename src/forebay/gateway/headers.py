@@ -1,0 +1,185 @@
+"""What request headers claim, which of them go on to the engine, and what is put on answers.
+
+One pass over each head; header blocks are bytes from end to end. Names are lower case already (the parser's duty).
+
+Never forwarded: hop-by-hop headers, `x-forebay-*`, and what is said anew for the engine (`host`, framing).
+`accept-encoding` is dropped as well: a compressed stream could not be looked into, and a proxy in front may
+compress as it likes. `expect` is dropped since the body is sent at once.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from dataclasses import dataclass
+from typing import Final
+
+from forebay.gateway.demand import BadRequest
+from forebay.http.message import Headers, end_to_end_headers
+
+__all__ = ["Claims", "answer_headers", "read_claims", "safe_text"]
+
+ID_LENGTH: Final = 128
+_SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
+_UNSAFE: Final = bytes(code for code in range(256) if code not in _SAFE)
+
+STAINLESS_SHARE: Final = 0.95
+"""Part of an SDK's own timeout that is used: the rest is for the way there and back."""
+
+_DROP, _CONNECTION, _CLASS, _OBJECTIVE, _DEADLINE, _SDK_TIMEOUT, _ENVOY_TIMEOUT = range(7)
+_SESSION, _RETRY, _EXPLAIN, _REQUEST_ID = range(7, 11)
+
+_KNOWN: Final = {
+    b"connection": _CONNECTION,
+    b"keep-alive": _DROP,
+    b"proxy-connection": _DROP,
+    b"proxy-authorization": _DROP,
+    b"te": _DROP,
+    b"trailer": _DROP,
+    b"transfer-encoding": _DROP,
+    b"upgrade": _DROP,
+    b"http2-settings": _DROP,
+    b"host": _DROP,
+    b"content-length": _DROP,
+    b"expect": _DROP,
+    b"accept-encoding": _DROP,
+    b"x-forebay-class": _CLASS,
+    b"x-gateway-inference-objective": _OBJECTIVE,
+    b"x-llm-d-inference-objective": _OBJECTIVE,
+    b"x-forebay-deadline-ms": _DEADLINE,
+    b"x-slo-ttft-ms": _DEADLINE,
+    b"x-stainless-timeout": _SDK_TIMEOUT,
+    b"x-stainless-read-timeout": _SDK_TIMEOUT,
+    b"x-envoy-expected-rq-timeout-ms": _ENVOY_TIMEOUT,
+    b"x-forebay-session": _SESSION,
+    b"x-stainless-retry-count": _RETRY,
+    b"x-forebay-explain": _EXPLAIN,
+    b"x-request-id": _REQUEST_ID,
+}
+_OWN_ONLY: Final = frozenset({_CLASS, _SESSION, _EXPLAIN})
+"""Claims that are ours alone and end here; the others are standard or somebody else's and go on."""
+
+
+@dataclass(slots=True)
+class Claims:
+    """What the headers of one request say."""
+
+    forward: bytes = b""
+    """Header lines for the engine, each with its CRLF; without host and framing."""
+    class_name: str | None = None
+    first_token_by_s: float | None = None
+    patience_until_s: float | None = None
+    session: str | None = None
+    retry_count: int = 0
+    explain: bool = False
+    request_id: bytes | None = None
+
+
+def read_claims(headers: Headers, now_s: float, classes: tuple[str, ...]) -> Claims:
+    """Reads the headers of a request that arrived at `now_s`.
+
+    Raises:
+        BadRequest: A header of ours has a value that cannot be meant.
+    """
+    claims = Claims()
+    lines: list[bytes] = []
+    named: frozenset[bytes] = frozenset()
+    for name, value in headers:
+        kind = _KNOWN.get(name)
+        if kind is None:
+            if not name.startswith(b"x-forebay-"):
+                lines.append(b"%b: %b\r\n" % (name, value))
+        elif kind == _CONNECTION:
+            if value not in (b"keep-alive", b"close"):
+                named |= {part.strip().lower() for part in value.split(b",")}
+        elif kind == _REQUEST_ID:
+            claims.request_id = value[:ID_LENGTH].translate(None, _UNSAFE) or None
+        elif kind != _DROP:
+            _read(claims, kind, name, value, now_s, classes)
+            if kind not in _OWN_ONLY and name != b"x-forebay-deadline-ms":
+                lines.append(b"%b: %b\r\n" % (name, value))
+    if claims.request_id is not None:
+        lines.append(b"x-request-id: %b\r\n" % claims.request_id)
+    if named:
+        lines = [line for line in lines if line.partition(b":")[0] not in named]
+    claims.forward = b"".join(lines)
+    return claims
+
+
+def safe_text(value: bytes) -> str:
+    """At most 128 characters of a value, and only those that are harmless in logs, headers and labels."""
+    return value[:ID_LENGTH].translate(None, _UNSAFE).decode("ascii")
+
+
+def _read(
+    claims: Claims, kind: int, name: bytes, value: bytes, now_s: float, classes: tuple[str, ...]
+) -> None:
+    """One header that says something to us. The first of several wins for names; deadlines only tighten."""
+    if kind in (_CLASS, _OBJECTIVE):
+        claimed = value.decode("latin-1").strip()
+        if claimed in classes:
+            if kind == _CLASS or claims.class_name is None:
+                claims.class_name = claimed
+        elif kind == _CLASS:
+            raise BadRequest(f"x-forebay-class must be one of: {', '.join(classes)}.", "x-forebay-class")
+        # Objectives of other systems may have names that mean nothing here: they are not an error.
+    elif kind == _DEADLINE:
+        within_s = _positive(value, 1e-3)
+        if within_s is None:
+            said = name.decode("ascii")
+            raise BadRequest(f"{said} must be a positive number of milliseconds.", said)
+        claims.first_token_by_s = _sooner(claims.first_token_by_s, now_s + within_s)
+    elif kind == _SDK_TIMEOUT or kind == _ENVOY_TIMEOUT:
+        # Set by libraries, which also send words here: what is no number says nothing.
+        within_s = _positive(value, STAINLESS_SHARE if kind == _SDK_TIMEOUT else 1e-3)
+        if within_s is not None:
+            claims.patience_until_s = _sooner(claims.patience_until_s, now_s + within_s)
+    elif kind == _SESSION:
+        claims.session = safe_text(value) or None
+    elif kind == _RETRY:
+        claims.retry_count = int(value) if len(value) <= 4 and value.isdigit() else 0
+    elif kind == _EXPLAIN:
+        claims.explain = value.strip() not in (b"", b"0")
+
+
+def _sooner(known_s: float | None, other_s: float) -> float:
+    return other_s if known_s is None or other_s < known_s else known_s
+
+
+def _positive(value: bytes, unit_s: float) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number * unit_s if math.isfinite(number) and number > 0 else None
+
+
+_SAID_ANEW: Final = frozenset(
+    {
+        b"content-length",
+        b"date",
+        b"x-forebay-id",
+        b"x-forebay-decision",
+        b"x-forebay-reason",
+        b"x-queue-time",
+        b"x-queue-predict-wait",
+        b"x-queue-position",
+        b"x-request-id",
+    }
+)
+"""Said by our own server (framing, `date`), or by us even if another gateway behind us said it too."""
+
+_AGAINST_BUFFERING: Final[Headers] = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+def answer_headers(engine: Headers, own: Headers, *, sse: bool) -> Headers:
+    """The headers of a relayed answer: the engine's, then ours.
+
+    A stream is marked against being buffered by proxies in front, unless the engine said so itself.
+    """
+    headers = end_to_end_headers(engine, _SAID_ANEW)
+    if sse:
+        names = {name for name, _ in headers}
+        headers += [pair for pair in _AGAINST_BUFFERING if pair[0] not in names]
+    headers += own
+    return headers

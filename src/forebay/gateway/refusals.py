@@ -1,0 +1,215 @@
+"""Turns an outcome into what the client sees: status, headers and a body in OpenAI's shape.
+
+The one place where outcomes meet HTTP. 429 means that capacity exists and is contended, 503 that there is none,
+4xx that the request can never pass as it is; one setting moves the contended ones to 503 or 529. Everything that
+may pass later carries Retry-After; what can never pass carries `x-should-retry: false`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from forebay.admission.model import DecisionRecord, Refusal
+from forebay.admission.outcomes import Group, Outcome
+from forebay.http.message import Headers
+
+__all__ = [
+    "Answer",
+    "decision_header",
+    "error_body",
+    "error_event",
+    "plain_error",
+    "refusal_answer",
+    "retry_headers",
+    "seconds",
+    "status_of",
+]
+
+LONGEST_RETRY_S: Final = 60
+"""SDKs ignore more; the honest figure is in `x-queue-predict-wait` and in the body."""
+
+LONGEST_SHOWN_S: Final = 86_400
+"""A predicted wait may be infinite (nothing drains); a header has to stay a number."""
+
+_STATUS: Final = {
+    Outcome.NO_ENDPOINTS: 503,
+    Outcome.DRAINING: 503,
+    Outcome.LIMITS_UNAVAILABLE: 503,
+    Outcome.STALE_ENGINE: 503,
+    Outcome.REQUEST_TOO_LARGE: 413,
+    Outcome.DEADLINE_HOPELESS: 400,
+    Outcome.REQUEST_EXCEEDS_QUOTA: 400,
+    Outcome.UPSTREAM_FAILED: 502,
+    Outcome.UPSTREAM_INTERRUPTED: 502,
+    Outcome.STREAM_LIMIT: 502,
+    Outcome.SLOW_READER: 408,
+    Outcome.NO_PROGRESS: 504,
+}
+"""Status where a whole answer can still be given. Contended outcomes take `overload_status`; a rate limit of the
+client's own stays 429, since no other endpoint or proxy can help."""
+
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+_WORDS: Final = {
+    Outcome.RATE_LIMIT_EXCEEDED: "Your own rate limit is used up.",
+    Outcome.QUEUE_FULL: "The waiting line is full.",
+    Outcome.DEADLINE_UNREACHABLE: "The predicted wait is longer than this request may wait.",
+    Outcome.QUEUE_TIMEOUT: "The request waited as long as it may, and no place came free.",
+    Outcome.DISPLACED: "The request was waiting and had to make room for more important work.",
+    Outcome.RULE_REFUSED: "An operator's rule refuses this request at present.",
+    Outcome.NO_ENDPOINTS: "No engine can serve this model at present.",
+    Outcome.DRAINING: "This gateway is shutting down and takes no new requests.",
+    Outcome.LIMITS_UNAVAILABLE: "Shared limits cannot be read at present.",
+    Outcome.STALE_ENGINE: "The engines' state is not known well enough to admit work.",
+    Outcome.REQUEST_TOO_LARGE: (
+        "The request can never fit. Shorten the prompt, lower the output limit, or ask for fewer samples."
+    ),
+    Outcome.DEADLINE_HOPELESS: "Even an idle engine could not meet this deadline. Allow more time.",
+    Outcome.REQUEST_EXCEEDS_QUOTA: "The input alone is larger than your quota's bucket.",
+    Outcome.UPSTREAM_FAILED: "The engine failed before it gave an answer.",
+    Outcome.UPSTREAM_INTERRUPTED: "The engine's answer broke off before its end.",
+    Outcome.STREAM_LIMIT: "The stream ran longer than it may while others wait.",
+    Outcome.SLOW_READER: "The answer was not read fast enough.",
+    Outcome.NO_PROGRESS: "The engine gave no sign of progress for too long.",
+}
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, ready to be sent."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def status_of(outcome: Outcome, overload_status: int) -> int:
+    """The status of a refusal or failure.
+
+    Raises:
+        KeyError: The outcome is no error (`completed`) or nobody is there to be told (`client_gone`).
+    """
+    if outcome is Outcome.RATE_LIMIT_EXCEEDED:
+        return 429
+    if outcome.group is Group.CONTENDED:
+        return overload_status
+    return _STATUS[outcome]
+
+
+def error_body(status: int, code: str, message: str, param: str | None = None) -> bytes:
+    """OpenAI's error object."""
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def error_event(outcome: Outcome, detail: str) -> bytes:
+    """An SSE event that tells why a running stream was ended."""
+    message = f"{_WORDS[outcome]} {detail}".rstrip()
+    return b"data: %b\n\n" % error_body(_STATUS.get(outcome, 502), outcome.value, message)
+
+
+def plain_error(
+    status: int, code: str, message: str, param: str | None = None, headers: Headers | None = None
+) -> Answer:
+    """An error that is not the core's decision: bad input, unknown path."""
+    own: Headers = [(b"content-type", b"application/json"), (b"x-forebay-reason", code.encode("ascii"))]
+    if status in (400, 404, 405, 413, 431):
+        own.append((b"x-should-retry", b"false"))
+    return Answer(status, own + (headers or []), error_body(status, code, message, param))
+
+
+def retry_headers(retry_after_s: float) -> Headers:
+    """`retry-after` in whole seconds, rounded up, 1 to 60, and `retry-after-ms`, which agrees with it.
+
+    SDKs that know the second one wait exactly that long, which is the core's promise unrounded.
+    """
+    bounded_s = min(max(retry_after_s, 0.001), LONGEST_RETRY_S)
+    return [
+        (b"retry-after", b"%d" % math.ceil(bounded_s)),
+        (b"retry-after-ms", b"%d" % math.ceil(bounded_s * 1000)),
+    ]
+
+
+def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
+    """The whole answer for a refusal or eviction of the core."""
+    outcome = refusal.outcome
+    status = status_of(outcome, overload_status)
+    record = refusal.record
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (b"x-forebay-reason", outcome.value.encode("ascii")),
+        (b"x-queue-predict-wait", seconds(refusal.predicted_wait_s)),
+        (b"x-queue-time", seconds(record.waited_s)),
+    ]
+    if outcome.group is Group.IMPOSSIBLE:
+        headers.append((b"x-should-retry", b"false"))
+    elif refusal.retry_after_s is not None:
+        headers += retry_headers(refusal.retry_after_s)
+    return Answer(status, headers, error_body(status, outcome.value, _refusal_message(refusal)))
+
+
+def seconds(value_s: float) -> bytes:
+    """A time as header value, to the millisecond."""
+    return b"%.3f" % value_s if value_s < LONGEST_SHOWN_S else b"%d" % LONGEST_SHOWN_S
+
+
+def _refusal_message(refusal: Refusal) -> str:
+    """What was exceeded, by how much, and what to do about it."""
+    record = refusal.record
+    parts = [_WORDS[refusal.outcome]]
+    if record.detail:
+        parts.append(record.detail)
+    else:
+        decisive = next((check for check in record.checks if check.name == record.decided_by), None)
+        if decisive is not None and decisive.limit is not None:
+            name = decisive.name.replace("_", " ")
+            parts.append(f"Decided by {name}: {_number(decisive.value)}, limit {_number(decisive.limit)}.")
+    if refusal.retry_after_s is not None and refusal.outcome.group is not Group.IMPOSSIBLE:
+        if refusal.predicted_wait_s > LONGEST_RETRY_S:
+            parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")
+        seconds = math.ceil(min(refusal.retry_after_s, LONGEST_RETRY_S))
+        parts.append(f"Try again in {max(seconds, 1)} s.")
+    return " ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
+def decision_header(record: DecisionRecord) -> bytes:
+    """The record as compact JSON, for `x-forebay-decision`. Addresses of engines stay inside."""
+    return _encode(
+        {
+            "action": record.action,
+            "outcome": record.outcome.value if record.outcome else None,
+            "decided_by": record.decided_by,
+            "pool": record.pool,
+            "class": record.class_name,
+            "cost_gpu_s": round(record.cost_gpu_s, 6),
+            "kv_tokens": record.kv_tokens,
+            "predicted_wait_s": round(record.predicted_wait_s, 3),
+            "wait_budget_s": round(record.wait_budget_s, 3),
+            "waited_s": round(record.waited_s, 3),
+            "position": record.position,
+            "learning": record.learning,
+            "checks": [[check.name, check.value, check.limit, check.passed] for check in record.checks],
+        }
+    )

@@ -1,0 +1,78 @@
+"""Connections to the endpoints: one `Upstream` for each, made when first needed and closed when it is gone.
+
+Owns the connection pools for as long as their endpoint is in the current `Serving`; work that runs on a removed one
+goes on over the connection it has.
+"""
+
+from __future__ import annotations
+
+from forebay.admission.model import EndpointId
+from forebay.gateway.ports import EndpointView, GatewaySettings, Serving
+from forebay.http.client import Upstream
+
+__all__ = ["Target", "Upstreams"]
+
+
+class Target:
+    """One endpoint, with the parts of a request head that are the same for all requests to it."""
+
+    __slots__ = ("base_path", "host_line", "upstream", "view")
+
+    def __init__(self, view: EndpointView, settings: GatewaySettings) -> None:
+        self.view = view
+        self.upstream = Upstream(
+            view.host,
+            view.port,
+            connect_timeout_s=settings.connect_timeout_s,
+            idle_s=settings.upstream_idle_s,
+        )
+        self.base_path = view.base_path.encode("ascii")
+        host = f"[{view.host}]" if ":" in view.host else view.host
+        self.host_line = f"host: {host}:{view.port}\r\n".encode("ascii")
+
+    def post_head(self, target: bytes, forward: bytes, body_bytes: int) -> bytes:
+        """A whole request head. There is exactly one framing header, whatever the client used."""
+        return b"POST %b%b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (
+            self.base_path,
+            target,
+            self.host_line,
+            forward,
+            body_bytes,
+        )
+
+    def get_head(self, target: bytes, forward: bytes) -> bytes:
+        """A whole head of a request without a body."""
+        return b"GET %b%b HTTP/1.1\r\n%b%b\r\n" % (self.base_path, target, self.host_line, forward)
+
+
+class Upstreams:
+    """All endpoints by id."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._targets: dict[EndpointId, Target] = {}
+
+    def update(self, serving: Serving) -> None:
+        """Take over what is served now."""
+        views = {endpoint.id: endpoint for pool in serving.pools for endpoint in pool.endpoints}
+        for endpoint_id in [known for known in self._targets if known not in views]:
+            self._targets.pop(endpoint_id).upstream.close()
+        for endpoint_id, view in views.items():
+            known = self._targets.get(endpoint_id)
+            if known is None:
+                self._targets[endpoint_id] = Target(view, self._settings)
+            elif (known.view.host, known.view.port, known.view.base_path) != (view.host, view.port, view.base_path):
+                known.upstream.close()
+                self._targets[endpoint_id] = Target(view, self._settings)
+            else:
+                known.view = view
+
+    def get(self, endpoint_id: EndpointId) -> Target | None:
+        """The endpoint, or None if it is not served any more."""
+        return self._targets.get(endpoint_id)
+
+    def close(self) -> None:
+        """Closes idle connections of all."""
+        for target in self._targets.values():
+            target.upstream.close()
+        self._targets.clear()

@@ -1,0 +1,255 @@
+"""One request and its answer on a connection from a client: what the layer above works with.
+
+For: the owner of a request (the gateway, the emulator, the admin API). An exchange lives from `on_request` until
+its answer is finished or the client has left; after that every call on it does nothing, so an owner that is late
+by a callback needs no guard. It encodes the answer and writes it; it never reads from the socket (that is
+`connection`), never decides what to answer.
+
+After `on_request` the owner must, exactly once, either `respond`, or `start` then `finish`, or `abort`. Until
+then the connection waits; further requests of the client wait behind this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Final
+
+from forebay.http.chunked import LAST_CHUNK
+from forebay.http.message import STATUS_LINES, Headers, RequestHead, encode_headers, status_line
+
+if TYPE_CHECKING:
+    from forebay.http.connection import ServerConnection
+
+__all__ = ["BodyFailure", "Exchange"]
+
+_JOINED_BYTES: Final = 16384
+"""Bodies up to this size are copied behind their head into one buffer; larger ones are written by themselves."""
+
+
+@unique
+class BodyFailure(Enum):
+    """Why a request body could not be had."""
+
+    TOO_LARGE = "too_large"
+    """Longer than the limit given to `read_body`: known from Content-Length at once, or found on the way."""
+    TIMEOUT = "timeout"
+    """No byte for `body_timeout_s`, or not complete in `body_total_s`."""
+    MALFORMED = "malformed"
+    """The chunked coding is broken."""
+
+
+class Exchange:
+    """One request and its answer. Callbacks are set by the owner; all are optional and none is repeated
+    except `on_drain_change`."""
+
+    __slots__ = (
+        "_chunked",
+        "_connection",
+        "_keep",
+        "_left_bytes",
+        "_mute",
+        "_started",
+        "_write",
+        "head",
+        "on_disconnect",
+        "on_drain_change",
+        "on_slow_reader",
+        "peer",
+    )
+
+    def __init__(
+        self, connection: ServerConnection, head: RequestHead, peer: tuple[str, int] | None
+    ) -> None:
+        self.head = head
+        self.peer = peer
+        """Address and port of the client; None if the socket has none."""
+        self.on_disconnect: Callable[[], None] | None = None
+        """The client went away (FIN or RST) before the answer was finished. The exchange is over by then.
+        A client that half-closes its connection while it waits counts as gone."""
+        self.on_drain_change: Callable[[bool], None] | None = None
+        """True: more than `write_buffer_bytes` are unsent, stop writing. False: go on."""
+        self.on_slow_reader: Callable[[], None] | None = None
+        """Unsent bytes are waiting and the client took none for `write_timeout_s`. The owner is expected to
+        `abort`. Without this callback, or if the owner lets another such time pass, the connection is cut
+        and `on_disconnect` follows."""
+        self._connection: ServerConnection | None = connection
+        self._write = connection.write
+        self._started = False
+        self._chunked = False
+        self._mute = False
+        self._keep = False
+        self._left_bytes: int | None = None
+
+    @property
+    def started(self) -> bool:
+        """True once a head was sent: the status can no longer be chosen."""
+        return self._started
+
+    @property
+    def over(self) -> bool:
+        """True once the answer is finished, the exchange aborted, or the client gone."""
+        return self._connection is None
+
+    @property
+    def write_paused(self) -> bool:
+        """True while the last `on_drain_change` said, or would have said, True."""
+        connection = self._connection
+        return connection is not None and connection.write_paused
+
+    # --- The request ----------------------------------------------------------------------------------
+
+    def read_body(
+        self,
+        limit_bytes: int,
+        on_body: Callable[[bytes], None],
+        on_failure: Callable[[BodyFailure], None],
+    ) -> None:
+        """Reads the whole body, decoded; at most one of the callbacks is called, once, perhaps before this
+        returns (always so if the body has already arrived, or is declared longer than `limit_bytes`).
+
+        `100 Continue` is sent first if the client waits for it and nothing of the body has come. Neither
+        callback is called after the client has left (`on_disconnect` tells) or the exchange is over. After a
+        failure the owner still has to answer; that answer closes the connection. May be called once.
+        """
+        if self._connection is not None:
+            self._connection.read_body(limit_bytes, on_body, on_failure)
+
+    # --- The answer -----------------------------------------------------------------------------------
+
+    def respond(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
+        """Sends the whole answer and ends the exchange.
+
+        `content-length`, `connection` and `date` are added here and must not be in `headers`. If the request
+        body was not read, the connection is closed after the answer, unless at most `drain_bytes` of it
+        remain (read and dropped) or the client still waits for `100 Continue` (none is sent). An answer to
+        HEAD declares the length of `body` and sends none of it.
+
+        Args:
+            close: Close the connection afterwards in any case.
+
+        Raises:
+            ValueError: a header holds a line break or NUL; nothing was sent.
+            RuntimeError: `start` was called before.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        if self._started:
+            raise RuntimeError("the answer has already been started; use write and finish")
+        block = encode_headers(headers)
+        keep = connection.settle_body(close)
+        line = STATUS_LINES.get(status) or status_line(status)
+        tail = connection.head_tail(keep)
+        if status in (204, 304):
+            out = b"%b%b%b" % (line, block, tail)
+        elif self.head.method == b"HEAD":
+            out = b"%b%bcontent-length: %d\r\n%b" % (line, block, len(body), tail)
+        elif len(body) <= _JOINED_BYTES:
+            out = b"%b%bcontent-length: %d\r\n%b%b" % (line, block, len(body), tail, body)
+        else:
+            self._write(b"%b%bcontent-length: %d\r\n%b" % (line, block, len(body), tail))
+            out = body
+        self._write(out)
+        self._over()
+        connection.exchange_over(keep)
+
+    def start(self, status: int, headers: Headers, *, content_length: int | None) -> None:
+        """Sends the head of an answer whose body follows by `write`.
+
+        Args:
+            content_length: None if it is not known: chunked to HTTP/1.1 clients, ended by closing to 1.0.
+
+        Raises: as `respond`.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        if self._started:
+            raise RuntimeError("the answer has already been started")
+        block = encode_headers(headers)
+        head = self.head
+        self._mute = head.method == b"HEAD" or status in (204, 304)
+        framing = b""
+        to_the_end = False
+        if status in (204, 304):
+            pass
+        elif content_length is not None:
+            framing = b"content-length: %d\r\n" % content_length
+            self._left_bytes = content_length
+        elif head.http_minor:
+            framing = b"transfer-encoding: chunked\r\n"
+            self._chunked = not self._mute
+        else:
+            to_the_end = not self._mute
+        self._keep = connection.settle_body(to_the_end)
+        self._started = True
+        line = STATUS_LINES.get(status) or status_line(status)
+        self._write(b"%b%b%b%b" % (line, block, framing, connection.head_tail(self._keep)))
+
+    def write(self, data: bytes) -> None:
+        """Sends a piece of the body, as one chunk where the answer is chunked. Empty pieces are nothing.
+
+        Raises:
+            RuntimeError: the answer was not started.
+            ValueError: more bytes than `content_length` said.
+        """
+        if not data or self._connection is None:
+            return
+        if self._chunked:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._write_plain(data)
+
+    def _write_plain(self, data: bytes) -> None:
+        if not self._started:
+            raise RuntimeError("the answer has not been started")
+        if self._mute:
+            return
+        if self._left_bytes is not None:
+            if len(data) > self._left_bytes:
+                raise ValueError("more body bytes than content-length said")
+            self._left_bytes -= len(data)
+        self._write(data)
+
+    def write_many(self, pieces: Sequence[bytes]) -> None:
+        """As `write` of the joined pieces: one chunk, one buffer."""
+        self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def finish(self) -> None:
+        """Ends the answer cleanly. If fewer bytes than `content_length` were written it is cut as by `abort`:
+        the client would wait for the rest."""
+        connection = self._connection
+        if connection is None:
+            return
+        if not self._started:
+            raise RuntimeError("the answer has not been started")
+        if self._left_bytes and not self._mute:
+            self.abort()
+            return
+        if self._chunked:
+            self._write(LAST_CHUNK)
+        self._over()
+        connection.exchange_over(self._keep)
+
+    def abort(self) -> None:
+        """Closes the connection without ending the answer, so that the client can tell. What was written
+        before still goes out, if the client takes it within a second. `on_disconnect` does not follow."""
+        connection = self._connection
+        if connection is not None:
+            self._over()
+            connection.cut()
+
+    # --- From the connection --------------------------------------------------------------------------
+
+    def client_left(self) -> None:
+        """Called by the connection only: the client is gone."""
+        callback = self.on_disconnect
+        self._over()
+        if callback is not None:
+            callback()
+
+    def _over(self) -> None:
+        self._connection = None
+        # The callbacks usually hold the owner, and the owner this exchange: no cycles for the collector.
+        self.on_disconnect = self.on_drain_change = self.on_slow_reader = None

@@ -1,0 +1,166 @@
+"""The admin API: health, readiness, metrics and read-only views, on a port of its own, away from the data plane.
+
+Runs on the same event loop as the gateway but waits for nothing: no handler talks to an engine or a disk, so the
+answers come while every engine hangs. `/healthz`, `/readyz` and `/metrics` are open to whoever reaches the port;
+everything under `/api/` tells more and is closed off loopback unless a credential is configured.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from forebay import __version__
+from forebay.admission.model import TicketId
+from forebay.observe.decisions import RecentDecisions
+from forebay.observe.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from forebay.admission.snapshot import Snapshot
+
+__all__ = ["AdminAccess", "Process", "admin_app"]
+
+_MAX_DECISIONS = 1000
+_INDEX = f"""Forebay {__version__}: admin API
+
+GET /healthz              200 while the process answers
+GET /readyz               200 once it serves; 503 while it shuts down
+GET /metrics              Prometheus metrics
+GET /api/snapshot         what is held, waiting and known, as JSON
+GET /api/decisions        recent decisions, newest first (?limit=100)
+GET /api/requests/ID      what was decided about one request (ID from x-forebay-id)
+"""
+
+
+class Process(Protocol):
+    """What the admin API asks of the running gateway."""
+
+    def unready_reason(self) -> str | None:
+        """None when requests are served; else why not, in a few words."""
+
+    def uptime_s(self) -> float:
+        """Seconds since the process was ready."""
+
+    def snapshot(self) -> Snapshot | None:
+        """The core as it is; None if it cannot be asked any more."""
+
+    def ticket_of(self, request_id: str) -> TicketId | None:
+        """The ticket behind an `x-forebay-id`; None if the text is no such id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAccess:
+    """Who may read `/api/`."""
+
+    on_loopback: bool
+    """True if only this machine can reach the port."""
+    credential: str | None = None
+    """When set, `/api/` takes `Authorization: Bearer` with exactly this."""
+
+    def refusal(self, authorization: str | None) -> Response | None:
+        """None if the caller may read; else the answer that says what is missing."""
+        if self.credential is None:
+            if self.on_loopback:
+                return None
+            message = "closed: the admin port is open to the network; set admin_token to use /api/\n"
+            return PlainTextResponse(message, 403)
+        scheme, _, given = (authorization or "").partition(" ")
+        # Bytes, because the comparison takes only ASCII text; constant time, so that it cannot be felt out.
+        if scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip().encode(), self.credential.encode()
+        ):
+            return None
+        return PlainTextResponse(
+            "send the admin_token as Authorization: Bearer …\n", 401, {"www-authenticate": "Bearer"}
+        )
+
+
+def admin_app(
+    process: Process, metrics: Metrics, decisions: RecentDecisions, access: AdminAccess
+) -> Starlette:
+    """The ASGI application."""
+    views = _Views(process, metrics, decisions, access)
+    return Starlette(
+        routes=[
+            Route("/", views.index),
+            Route("/healthz", views.healthz),
+            Route("/readyz", views.readyz),
+            Route("/metrics", views.metrics),
+            Route("/api/snapshot", views.guarded(views.snapshot)),
+            Route("/api/decisions", views.guarded(views.decisions)),
+            Route("/api/requests/{request_id}", views.guarded(views.request)),
+        ]
+    )
+
+
+_View = Callable[["Request"], Awaitable[Response]]
+
+
+class _Views:
+    """One coroutine per path; coroutines, so that none is moved to a thread."""
+
+    def __init__(
+        self, process: Process, metrics: Metrics, decisions: RecentDecisions, access: AdminAccess
+    ) -> None:
+        self._process = process
+        self._metrics = metrics
+        self._decisions = decisions
+        self._access = access
+
+    def guarded(self, view: _View) -> _View:
+        async def checked(request: Request) -> Response:
+            refusal = self._access.refusal(request.headers.get("authorization"))
+            return refusal if refusal is not None else await view(request)
+
+        return checked
+
+    async def index(self, _: Request) -> Response:
+        return PlainTextResponse(_INDEX)
+
+    async def healthz(self, _: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self, _: Request) -> Response:
+        reason = self._process.unready_reason()
+        return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", 503)
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._metrics.exposition(), headers={"content-type": CONTENT_TYPE})
+
+    async def snapshot(self, _: Request) -> Response:
+        snapshot = self._process.snapshot()
+        if snapshot is None:
+            return _json({"error": "the decision core has failed; see the log"}, 503)
+        body = {
+            "version": __version__,
+            "uptime_s": self._process.uptime_s(),
+            "ready": self._process.unready_reason() is None,
+            **msgspec.to_builtins(snapshot),
+        }
+        return _json(body)
+
+    async def decisions(self, request: Request) -> Response:
+        text = request.query_params.get("limit", "100")
+        if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MAX_DECISIONS):
+            return _json({"error": f"limit is a number from 1 to {_MAX_DECISIONS}"}, 400)
+        return _json({"decisions": self._decisions.latest(int(text))})
+
+    async def request(self, request: Request) -> Response:
+        ticket = self._process.ticket_of(request.path_params["request_id"])
+        records = self._decisions.of_ticket(ticket) if ticket is not None else []
+        if not records:
+            return _json({"error": "no such request, or too long ago"}, 404)
+        return _json({"ticket": ticket, "decisions": records})
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

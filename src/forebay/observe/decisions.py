@@ -1,0 +1,31 @@
+"""The recent decisions, newest last: for the admin API. A fixed number is kept; nothing is written anywhere."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from forebay.admission.model import DecisionRecord, TicketId
+
+__all__ = ["RecentDecisions"]
+
+
+class RecentDecisions:
+    """A ring of decision records."""
+
+    def __init__(self, capacity: int = 2000) -> None:
+        self._records: deque[DecisionRecord] = deque(maxlen=capacity)
+        self.add = self._records.append
+        """Called for each decision; bound to the ring itself, since it runs once or twice per request."""
+
+    def latest(self, limit: int) -> list[DecisionRecord]:
+        """At most `limit` records, newest first."""
+        newest: list[DecisionRecord] = []
+        for record in reversed(self._records):
+            if len(newest) >= limit:
+                break
+            newest.append(record)
+        return newest
+
+    def of_ticket(self, ticket: TicketId) -> list[DecisionRecord]:
+        """What is still known about one request, oldest first. A scan: only people ask."""
+        return [record for record in self._records if record.ticket == ticket]

@@ -1,0 +1,308 @@
+"""Prometheus metrics: counted by the way in plain integers, put together only when somebody scrapes.
+
+Counters grow with settlements (one per ticket); gauges are read from the controller's snapshot at the scrape.
+Owns its own registry, never the process-wide one. Label values are bounded: pools, classes and endpoints are
+configured, outcomes are a closed enum, tenants overflow into `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from forebay import __version__
+from forebay.admission.model import EndpointState, Settlement
+from forebay.admission.outcomes import Group, Outcome
+from forebay.observe.histograms import Histogram
+from forebay.observe.labels import BoundedLabels
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from forebay.admission.snapshot import EndpointView, PoolView, Snapshot
+
+__all__ = ["Metrics"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MAX_TENANTS: Final = 100
+"""Distinct tenants with a series of their own."""
+
+_WAIT_BOUNDS_S: Final = (
+    0.001,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    1.5,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+)
+_DURATION_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_ERROR_BOUNDS_S: Final = (-30.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_DECISION_BOUNDS_S: Final = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2)
+_REFUSAL_GROUPS: Final = (Group.CONTENDED, Group.ABSENT, Group.IMPOSSIBLE)
+
+
+class _ClassCounts:
+    """What has settled in one class of one pool."""
+
+    __slots__ = ("duration", "met", "outcomes", "ttft", "wait", "wait_error")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Outcome, int] = {}
+        self.met = 0
+        self.wait = Histogram(_WAIT_BOUNDS_S)
+        self.ttft = Histogram(_WAIT_BOUNDS_S)
+        self.duration = Histogram(_DURATION_BOUNDS_S)
+        self.wait_error = Histogram(_ERROR_BOUNDS_S)
+
+
+class Metrics:
+    """The counters of one process and the registry that exposes them."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot | None], *, show_tenants: bool = True) -> None:
+        """See the class.
+
+        Args:
+            snapshot: the core as it is now; None when it cannot be asked (it failed).
+            show_tenants: False puts everybody's work under the tenant `all`.
+        """
+        self._snapshot = snapshot
+        self._show_tenants = show_tenants
+        self._counts: dict[tuple[str, str], _ClassCounts] = {}
+        self._tenants = BoundedLabels(MAX_TENANTS)
+        self._tenant_gpu_s: dict[tuple[str, str], float] = {}
+        self._before_core: dict[str, int] = {}
+        self._errors: dict[str, int] = {}
+        self.decision_s = Histogram(_DECISION_BOUNDS_S)
+        self.lines_dropped: Callable[[], int] = lambda: 0
+        self.registry = CollectorRegistry()
+        self.registry.register(_Exposition(self))
+        ProcessCollector(registry=self.registry)
+
+    def on_settlement(self, settlement: Settlement) -> None:
+        """Count one closed ticket. Runs once per request on the hot path."""
+        counts = self._counts.get((settlement.pool, settlement.class_name))
+        if counts is None:
+            counts = self._counts[settlement.pool, settlement.class_name] = _ClassCounts()
+        outcome = settlement.outcome
+        outcomes = counts.outcomes
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if settlement.met_objective:
+            counts.met += 1
+        waited_s = settlement.waited_s
+        if settlement.endpoint is not None:
+            counts.wait.observe(waited_s)
+            counts.duration.observe(settlement.duration_s)
+            if settlement.ttft_s is not None:
+                counts.ttft.observe(settlement.ttft_s)
+            if waited_s > 0:
+                counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
+            tenant = self._tenants.label(settlement.tenant) if self._show_tenants else "all"
+            key = (settlement.pool, tenant)
+            self._tenant_gpu_s[key] = self._tenant_gpu_s.get(key, 0.0) + settlement.charged_gpu_s
+        elif waited_s > 0:
+            counts.wait.observe(waited_s)
+
+    def count_refusal(self, code: str) -> None:
+        """Count an answer given before the core was asked. `code` is one of ours, never a client's text."""
+        self._before_core[code] = self._before_core.get(code, 0) + 1
+
+    def count_error(self, where: str) -> None:
+        """Count one of our own failures; `where` is a name in our code."""
+        self._errors[where] = self._errors.get(where, 0) + 1
+
+    def exposition(self) -> bytes:
+        """The text for a scrape."""
+        return generate_latest(self.registry)
+
+    # What follows runs only at a scrape.
+
+    def families(self) -> Iterator[Metric]:
+        """Every metric with its present values."""
+        yield InfoMetricFamily("forebay_build", "Version of Forebay.", value={"version": __version__})
+        yield from self._counters()
+        yield from self._histograms()
+        snapshot = self._snapshot()
+        if snapshot is not None:
+            yield from _pool_gauges(snapshot)
+            yield from _endpoint_gauges(snapshot)
+            yield _gauge(
+                "forebay_waiting_bytes", "Bodies of waiting requests, in bytes.", snapshot.waiting_bytes
+            )
+            yield _gauge("forebay_draining", "1 while shutting down.", float(snapshot.draining))
+
+    def _counters(self) -> Iterator[Metric]:
+        labels = ("pool", "class")
+        requests = CounterMetricFamily(
+            "forebay_requests", "Requests by how they ended.", labels=(*labels, "outcome")
+        )
+        refusals = CounterMetricFamily(
+            "forebay_refusals", "Requests refused, by reason.", labels=(*labels, "reason")
+        )
+        goodput = CounterMetricFamily("forebay_goodput", "Requests that met their objective.", labels=labels)
+        for key, counts in self._counts.items():
+            for outcome, count in counts.outcomes.items():
+                requests.add_metric((*key, outcome.value), count)
+                if outcome.group in _REFUSAL_GROUPS:
+                    refusals.add_metric((*key, outcome.value), count)
+            goodput.add_metric(key, counts.met)
+        for code, count in self._before_core.items():
+            refusals.add_metric(("", "", code), count)
+        tenants = CounterMetricFamily(
+            "forebay_tenant_gpu_seconds", "GPU-seconds charged.", labels=("pool", "tenant")
+        )
+        for tenant_key, gpu_s in self._tenant_gpu_s.items():
+            tenants.add_metric(tenant_key, gpu_s)
+        errors = CounterMetricFamily(
+            "forebay_internal_errors", "Failures of Forebay's own code, by place.", labels=("where",)
+        )
+        for where, count in self._errors.items():
+            errors.add_metric((where,), count)
+        dropped = CounterMetricFamily(
+            "forebay_log_lines_dropped",
+            "Log lines not written: too many, or a blocked stderr.",
+            value=self.lines_dropped(),
+        )
+        yield from (requests, refusals, goodput, tenants, errors, dropped)
+
+    def _histograms(self) -> Iterator[Metric]:
+        labels = ("pool", "class")
+        wait = HistogramMetricFamily("forebay_queue_wait_seconds", "Time in our queue.", labels=labels)
+        ttft = HistogramMetricFamily("forebay_ttft_seconds", "Arrival to first token.", labels=labels)
+        duration = HistogramMetricFamily(
+            "forebay_request_duration_seconds", "Arrival to end, of dispatched requests.", labels=labels
+        )
+        wait_error = HistogramMetricFamily(
+            "forebay_predicted_wait_error_seconds",
+            "Wait less its prediction, of requests that waited.",
+            labels=labels,
+        )
+        for key, counts in self._counts.items():
+            wait.add_metric(key, counts.wait.cumulative(), counts.wait.total)
+            ttft.add_metric(key, counts.ttft.cumulative(), counts.ttft.total)
+            duration.add_metric(key, counts.duration.cumulative(), counts.duration.total)
+            # With negative observations a sum is no counter, so the format has none.
+            wait_error.add_metric(key, counts.wait_error.cumulative(), None)
+        decision = HistogramMetricFamily(
+            "forebay_decision_seconds",
+            "Time to decide about an arrival.",
+            buckets=self.decision_s.cumulative(),
+            sum_value=self.decision_s.total,
+        )
+        yield from (wait, ttft, duration, wait_error, decision)
+
+
+class _Exposition(Collector):
+    """What the registry calls at a scrape."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics.families()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: without this the registry would collect once at registration, before there is a core."""
+        return []
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    queue_requests = GaugeMetricFamily(
+        "forebay_queue_requests", "Waiting requests.", labels=("pool", "class")
+    )
+    queue_gpu_s = GaugeMetricFamily("forebay_queue_gpu_seconds", "Waiting work.", labels=("pool", "class"))
+    predicted = GaugeMetricFamily(
+        "forebay_predicted_wait_seconds",
+        "Predicted wait of an arrival that cannot start at once.",
+        labels=("pool", "class"),
+    )
+    learning = GaugeMetricFamily(
+        "forebay_pool_learning", "1 while the pool is learning its engines.", labels=("pool",)
+    )
+    drain_rate = GaugeMetricFamily(
+        "forebay_drain_rate", "GPU-seconds of work that the pool gets through per second.", labels=("pool",)
+    )
+    for pool in snapshot.pools:
+        learning.add_metric((pool.name,), float(pool.learning))
+        drain_rate.add_metric((pool.name,), pool.drain_gpu_s_per_s)
+        for view in pool.classes:
+            queue_requests.add_metric((pool.name, view.name), view.waiting_requests)
+            queue_gpu_s.add_metric((pool.name, view.name), view.waiting_gpu_s)
+            predicted.add_metric((pool.name, view.name), view.predicted_wait_s)
+    yield from (queue_requests, queue_gpu_s, predicted, learning, drain_rate)
+
+
+def _kv_utilization(endpoint: EndpointView) -> float | None:
+    """As the engine says; where it says nothing, what we have booked of its limit."""
+    if endpoint.kv_usage is not None:
+        return endpoint.kv_usage
+    return endpoint.kv_tokens / endpoint.kv_limit if endpoint.kv_limit else None
+
+
+_ENDPOINT_GAUGES: Final[tuple[tuple[str, str, Callable[[EndpointView, Snapshot], float | None]], ...]] = (
+    ("forebay_inflight_requests", "Requests at the engine.", lambda e, _: e.running_requests),
+    ("forebay_inflight_gpu_seconds", "Work at the engine.", lambda e, _: e.work_gpu_s),
+    (
+        "forebay_draining_requests",
+        "Ended requests that may still hold room.",
+        lambda e, _: e.draining_requests,
+    ),
+    ("forebay_kv_utilization", "Share of the KV cache in use.", lambda e, _: _kv_utilization(e)),
+    ("forebay_kv_booked_tokens", "KV tokens booked by us.", lambda e, _: e.kv_tokens),
+    ("forebay_concurrency_limit", "Requests that may be in flight.", lambda e, _: e.request_limit),
+    ("forebay_sample_seconds", "Time that the last reading took.", lambda e, _: e.sample_took_s),
+    (
+        "forebay_sample_age_seconds",
+        "Age of the last reading.",
+        lambda e, s: None if e.sample_at_s is None else max(0.0, s.at_s - e.sample_at_s),
+    ),
+)
+
+
+def _endpoint_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    places: list[tuple[PoolView, EndpointView]] = [
+        (pool, e) for pool in snapshot.pools for e in pool.endpoints
+    ]
+    for name, text, value_of in _ENDPOINT_GAUGES:
+        family = GaugeMetricFamily(name, text, labels=("pool", "endpoint"))
+        for pool, endpoint in places:
+            value = value_of(endpoint, snapshot)
+            if value is not None:
+                family.add_metric((pool.name, endpoint.id), value)
+        yield family
+    states = GaugeMetricFamily(
+        "forebay_endpoint_state",
+        "1 for the state that the endpoint is in.",
+        labels=("pool", "endpoint", "state"),
+    )
+    preemptions = CounterMetricFamily(
+        "forebay_engine_preemptions", "Preemptions that the engine reported.", labels=("pool", "endpoint")
+    )
+    for pool, endpoint in places:
+        for state in EndpointState:
+            states.add_metric((pool.name, endpoint.id, state.value), float(state is endpoint.state))
+        if endpoint.preemptions_total is not None:
+            preemptions.add_metric((pool.name, endpoint.id), endpoint.preemptions_total)
+    yield from (states, preemptions)

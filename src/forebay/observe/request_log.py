@@ -1,0 +1,98 @@
+"""One log line per request that was refused, failed or was left by its client; none for those that went well.
+
+Bounded: at most a few dozen lines per second, the rest is counted and told in the next line, because a flood of
+refusals is when the process has the least time to write. Text that came from a client is shortened and stripped of
+what could forge a line or steer a terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from forebay.admission.model import DecisionRecord, Settlement
+from forebay.admission.outcomes import Group, Outcome
+
+__all__ = ["RequestLog"]
+
+_log = logging.getLogger("forebay.requests")
+
+LINES_PER_S: Final = 20.0
+BURST: Final = 100.0
+_TEXT_LENGTH: Final = 128
+
+
+class RequestLog:
+    """Writes about decisions that end a request and about failed settlements."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._allowance = BURST
+        self._at_s = clock()
+        self._suppressed = 0
+
+    def on_record(self, record: DecisionRecord) -> None:
+        """A decision: a line if it refused or evicted."""
+        if record.outcome is None or not self._may_write():
+            return
+        _log.info(
+            "request refused",
+            extra={
+                "ticket": record.ticket,
+                "code": record.outcome.value,
+                "decided_by": record.decided_by,
+                "pool": record.pool,
+                "class": record.class_name,
+                "tenant": _plain(record.tenant),
+                "model": _plain(record.model),
+                "waited_s": round(record.waited_s, 3),
+                "predicted_wait_s": round(record.predicted_wait_s, 3),
+                "wait_budget_s": round(record.wait_budget_s, 3),
+                "cost_gpu_s": round(record.cost_gpu_s, 3),
+                **self._told_suppressed(),
+            },
+        )
+
+    def on_settlement(self, settlement: Settlement) -> None:
+        """A closed ticket: a line if it failed or was left."""
+        group = settlement.outcome.group
+        if group not in (Group.FAILED, Group.LEFT) or not self._may_write():
+            return
+        _log.log(
+            logging.INFO if settlement.outcome is Outcome.CLIENT_GONE else logging.WARNING,
+            "client left" if group is Group.LEFT else "request failed",
+            extra={
+                "ticket": settlement.ticket,
+                "code": settlement.outcome.value,
+                "pool": settlement.pool,
+                "class": settlement.class_name,
+                "tenant": _plain(settlement.tenant),
+                "model": _plain(settlement.model),
+                "endpoint": settlement.endpoint,
+                "attempts": settlement.attempts,
+                "waited_s": round(settlement.waited_s, 3),
+                "duration_s": round(settlement.duration_s, 3),
+                "output_tokens": settlement.output_tokens,
+                **self._told_suppressed(),
+            },
+        )
+
+    def _may_write(self) -> bool:
+        now = self._clock()
+        self._allowance = min(BURST, self._allowance + (now - self._at_s) * LINES_PER_S)
+        self._at_s = now
+        if self._allowance < 1.0:
+            self._suppressed += 1
+            return False
+        self._allowance -= 1.0
+        return True
+
+    def _told_suppressed(self) -> dict[str, int]:
+        suppressed, self._suppressed = self._suppressed, 0
+        return {"lines_suppressed": suppressed} if suppressed else {}
+
+
+def _plain(text: str) -> str:
+    shortened = text[:_TEXT_LENGTH]
+    return shortened if shortened.isprintable() else "".join(c if c.isprintable() else "?" for c in shortened)

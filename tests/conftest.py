@@ -1,0 +1,40 @@
+"""Settings that hold for every test: Hypothesis profiles, and which tests must not run side by side."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+
+# One worker runs these one after another: they open sockets, start processes and watch the clock.
+SERIAL_FOLDERS = ("integration", "e2e")
+
+# A loaded machine must not fail a test, so examples have no time limit of their own; pytest's timeout bounds the test.
+settings.register_profile("work", deadline=None, max_examples=60)
+# The same examples on every run, so that a failure means a change. `fresh` looks for new ones.
+settings.register_profile(
+    "ci", parent=settings.get_profile("work"), derandomize=True, print_blob=True, database=None
+)
+settings.register_profile(
+    "fresh",
+    parent=settings.get_profile("work"),
+    max_examples=2000,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "work"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that must not run side by side into one group, which one worker takes."""
+    for item in items:
+        try:
+            folder = item.path.relative_to(TESTS).parts[0]
+        except ValueError:
+            continue
+        if folder in SERIAL_FOLDERS or item.get_closest_marker("serial"):
+            item.add_marker(pytest.mark.xdist_group("serial"))
