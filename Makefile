@@ -24,7 +24,7 @@ test: setup ## Set up and run the test suite
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 demo: setup-base ## Set up and show the main job: one overload, with and without Forebay
-	$(VENV)/bin/forebay demo $(ARGS)
+	@$(VENV)/bin/forebay demo $(ARGS)
 
 check: lint types layers tidy ## Everything but the tests: lint, format, types, layers, house rules, docs
 

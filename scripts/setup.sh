@@ -72,7 +72,7 @@ make_venv() {
 
 if ! { [[ -x $venv/bin/python ]] && is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
     python=$(find_python)
-    echo "setup: making $venv with $("$python" -V 2>&1)"
+    echo "setup: making $venv with $("$python" -V 2>&1)" >&2
     make_venv "$python"
 fi
 
@@ -82,7 +82,7 @@ if is_stamped "$kind" "$wanted"; then
 fi
 
 rm -f "$venv"/.setup-*
-echo "setup: installing $lock"
+echo "setup: installing $lock" >&2
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input --quiet)
 "${pip[@]}" install --require-hashes --requirement "$lock" \
     || fail "the locked packages could not be installed (pip's words are above). Is the package index reachable from here?"
@@ -92,4 +92,4 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input --quiet)
 echo "$wanted" >"$venv/.setup-$kind"
 # dev.lock holds all of base.lock in the same versions (a test sees to it), so what is set up for dev is for base.
 [[ $kind == base ]] || digest base >"$venv/.setup-base"
-echo "setup: ready ($venv/bin/forebay)"
+echo "setup: ready ($venv/bin/forebay)" >&2

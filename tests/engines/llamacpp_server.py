@@ -6,9 +6,11 @@ Runs in the environment that `scripts/engines.sh llamacpp` makes; started by `re
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
@@ -25,8 +27,7 @@ def main() -> None:
     parser.add_argument("--no-metrics", action="store_true")
     options = parser.parse_args()
 
-    import xllamacpp
-
+    xllamacpp: Any = importlib.import_module("xllamacpp")
     settings = xllamacpp.CommonParams()
     settings.model.path = str(options.model)
     settings.model_alias = options.alias if isinstance(settings.model_alias, str) else {options.alias}

@@ -10,6 +10,7 @@ The tokenizer is a byte-level BPE trained on the source of Python's standard lib
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import sysconfig
@@ -57,21 +58,20 @@ SHAPES = (
 
 def make_tokenizer(shape: Shape, folder: Path) -> dict[str, int]:
     """Trains and writes the tokenizer; returns the ids of its special tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    kit: Any = importlib.import_module("tokenizers")
+    tokenizer = kit.Tokenizer(kit.models.BPE())
+    tokenizer.pre_tokenizer = kit.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = kit.decoders.ByteLevel()
     sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:150]
-    trainer = trainers.BpeTrainer(
+    trainer = kit.trainers.BpeTrainer(
         vocab_size=shape.vocabulary,
         special_tokens=list(SPECIALS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=kit.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train([str(source) for source in sources], trainer)
-    ids = {special: tokenizer.token_to_id(special) for special in SPECIALS}
-    tokenizer.post_processor = processors.TemplateProcessing(
+    ids: dict[str, int] = {special: tokenizer.token_to_id(special) for special in SPECIALS}
+    tokenizer.post_processor = kit.processors.TemplateProcessing(
         single="<|bos|> $A", pair="<|bos|> $A $B", special_tokens=[("<|bos|>", ids["<|bos|>"])]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -79,6 +79,7 @@ def make_tokenizer(shape: Shape, folder: Path) -> dict[str, int]:
 
 
 def write_json(path: Path, content: object) -> None:
+    """Writes one of the model's JSON files."""
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -153,9 +154,8 @@ def weight_shapes(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def make_gguf(shape: Shape, folder: Path, target: Path) -> None:
     """Writes the same model as a GGUF file with random weights."""
-    import gguf
-    import numpy as np
-
+    gguf: Any = importlib.import_module("gguf")
+    np: Any = importlib.import_module("numpy")
     tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text())
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
     words = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -185,8 +185,8 @@ def make_gguf(shape: Shape, folder: Path, target: Path) -> None:
     writer.add_bos_token_id(vocabulary["<|bos|>"])
     writer.add_eos_token_id(vocabulary["<|eos|>"])
     writer.add_pad_token_id(vocabulary["<|pad|>"])
-    writer.add_add_bos_token(True)  # noqa: FBT003  (their signature)
-    writer.add_add_eos_token(False)  # noqa: FBT003
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
     writer.add_chat_template(TEMPLATE)
 
     noise = np.random.default_rng(0)

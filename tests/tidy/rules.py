@@ -46,8 +46,8 @@ def missing_docstring(tree: ast.Module) -> Iterator[Finding]:
 
 
 def missing_future_import(tree: ast.Module) -> Iterator[Finding]:
-    """A module without `from __future__ import annotations`."""
-    if not any(
+    """A module without `from __future__ import annotations`; one that is only a docstring has no use for it."""
+    if len(tree.body) > 1 and not any(
         isinstance(node, ast.ImportFrom)
         and node.module == "__future__"
         and any(alias.name == "annotations" for alias in node.names)

@@ -120,6 +120,21 @@ def test_links_of_page_resolve(path: Path) -> None:
     assert broken == []
 
 
+def test_architecture_names_modules_that_exist() -> None:
+    """The table of places leads to modules that are there."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    places = set(re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", text))
+    assert len(places) > 20
+    assert (
+        sorted(
+            place
+            for place in places
+            if not (ROOT / "src/forebay" / place).exists() and not (ROOT / place).exists()
+        )
+        == []
+    )
+
+
 def test_readme_names_the_two_commands() -> None:
     """The first page tells how to see it work and how to test it."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ ALLOWED = frozenset({"math", "collections.abc"})
 
 CAUGHT = [
     (rules.missing_docstring, "x = 1"),
-    (rules.missing_future_import, '"""Doc."""'),
+    (rules.missing_future_import, '"""Doc."""\nx: int = 1'),
     (rules.prints, "def f():\n    print(1)"),
     (rules.impure_calls, "seed = hash('a')"),
     (rules.impure_calls, "async def f(): ..."),
@@ -36,6 +36,7 @@ CAUGHT = [
 ]
 
 PASSED = [
+    (rules.missing_future_import, '"""Doc."""'),
     (rules.prints, "report.print(1)"),
     (rules.impure_calls, "value = table.hash(1)"),
     (rules.impure_imports(ALLOWED, "forebay.admission"), "from forebay.admission.model import Ticket"),

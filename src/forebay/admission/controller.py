@@ -147,6 +147,7 @@ class Controller:
             else:
                 self._add_pool(name, settings)
         for pool in self._pools.values():
+            self._life.cost_again(pool)
             self._fill(pool, now)
         return self._take_effects()
 
@@ -158,7 +159,7 @@ class Controller:
             tickets=len(self._life.tickets),
             waiting_bytes=self._life.ledger.waiting_bytes,
             max_waiting_bytes=self._settings.max_waiting_bytes,
-            pools=tuple(pool_view(pool) for pool in self._pools.values()),
+            pools=tuple(pool_view(pool, self._now) for pool in self._pools.values()),
         )
 
     def verify(self) -> None:
@@ -338,6 +339,7 @@ class Controller:
             return
         endpoint.info = event.info
         endpoint.described = True
+        self._life.cost_again(pool)
         endpoint.come_up(now)
         self._check_absence(pool, now)
         self._fill(pool, now)
@@ -371,6 +373,7 @@ class Controller:
         if pool is None:
             raise MisuseError(f"no pool {event.pool!r} is configured")
         pool.set_share(min(max(event.share, 0.0), 1.0))
+        self._life.cost_again(pool)
         self._fill(pool, now)
 
     def _drain_started(self, event: DrainStarted, now: float) -> None:

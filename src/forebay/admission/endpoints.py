@@ -80,7 +80,12 @@ class Endpoint:
     )
 
     def __init__(
-        self, endpoint_id: EndpointId, order: int, settings: PoolSettings, tightest_s: float, stale_after_s: float
+        self,
+        endpoint_id: EndpointId,
+        order: int,
+        settings: PoolSettings,
+        tightest_s: float,
+        stale_after_s: float,
     ) -> None:
         self.id = endpoint_id
         self.order = order
@@ -140,7 +145,7 @@ class Endpoint:
 
     def is_open(self, now: float) -> bool:
         """The part of the gate that is the same for every request."""
-        if self.state is not EndpointState.UP:
+        if self.state is not EndpointState.UP or not self.share:
             return False
         held = self.books.requests
         if self.trial and held:
@@ -174,8 +179,7 @@ class Endpoint:
         limit = self.kv_limit
         if limit is None:
             return True
-        # A reserve above the whole capacity is cut to it: such a request runs alone or not at all.
-        return self.books.kv_tokens + min(ticket.cost.kv_tokens, limit) <= limit
+        return self.books.kv_tokens + ticket.cost.kv_tokens <= limit
 
     def can_ever_hold(self, ticket: Ticket) -> bool:
         """False if the prompt alone is beyond this engine's context window."""
@@ -217,7 +221,9 @@ class Endpoint:
 
     def fail(self, now: float) -> None:
         """An attempt failed to reach the engine: out of rotation until a later sample says that it is there."""
-        self.failures += 1
+        if self.state is not EndpointState.DOWN:
+            # What was in flight when it went down fails by the same cause: one incident, one step of back-off.
+            self.failures += 1
         if self.state is not EndpointState.REMOVED:
             self.state = EndpointState.DOWN
         self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)

@@ -16,9 +16,10 @@ from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refu
 from forebay.admission.endpoints import DrainingBooking, Endpoint
 from forebay.admission.errors import invariant
 from forebay.admission.gate import Verdict
-from forebay.admission.ledger import Ledger
+from forebay.admission.ledger import Ledger, booking_for
 from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
+from forebay.admission.pools import Pool
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import Phase, Ticket
 
@@ -56,6 +57,14 @@ class Lifecycle:
             Refuse(ticket.demand.ticket, Refusal(outcome, retry, verdict.predicted_wait_s, record))
         )
         self._settle(ticket, outcome, now)
+
+    def cost_again(self, pool: Pool) -> None:
+        """What an engine can hold has changed: what waits is estimated and booked anew."""
+        for ticket in pool.queues:
+            self.ledger.leave(ticket.booking)
+            ticket.cost = pool.cost_of(ticket.demand)
+            ticket.booking = booking_for(ticket.demand, ticket.cost)
+            self.ledger.wait(ticket.booking)
 
     # To and from an endpoint
 
@@ -135,6 +144,9 @@ class Lifecycle:
             samples=demand.samples,
         )
         if outcome is Outcome.COMPLETED and ticket.first_token_s is None:
+            # The end of an answer whose first token was not told of stands for it, in the prefill window as well.
+            if demand.stream and ticket.endpoint is not None:
+                ticket.endpoint.pending_prefill_us -= ticket.cost.prefill_us
             ticket.first_token_s = now
         if outcome.group is Group.SERVED or ticket.first_token_s is not None:
             self._credit(ticket, true_us, ended=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.admission.model import EndpointId, EndpointState, EngineKind
+from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,16 @@ class EndpointView:
     state: EndpointState
     kind: EngineKind
     described: bool
+    is_open: bool
+    """True if it would take a request that fits its KV room."""
+    reserved_for: TicketId | None
+    """The one request that it is kept free for, if any."""
     running_requests: int
     draining_requests: int
     kv_tokens: int
     """Booked, draining ones included."""
     kv_limit: int | None
+    context_tokens: int | None
     request_limit: int
     request_limit_is_firm: bool
     """False if it was found and may be exceeded at a calm engine."""

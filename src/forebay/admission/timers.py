@@ -37,9 +37,15 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, now: float) -> None:
-        """Call everything that is due. An action may set new timers; those due now run too."""
+        """Call everything that is due. What an action sets runs at the next call at the earliest.
+
+        So a deadline that is wrongly set again and again makes the driver busy, and never hangs it here.
+        """
+        due = []
         while self._heap and self._heap[0][0] <= now:
-            heapq.heappop(self._heap)[2](now)
+            due.append(heapq.heappop(self._heap)[2])
+        for action in due:
+            action(now)
 
     def compact(self, live: int, is_live: Callable[[object], bool]) -> None:
         """Drop dead entries once they outnumber `live` ones four to one."""

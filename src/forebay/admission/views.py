@@ -7,7 +7,7 @@ from forebay.admission.pools import Pool
 from forebay.admission.snapshot import ClassView, EndpointView, PoolView
 
 
-def pool_view(pool: Pool) -> PoolView:
+def pool_view(pool: Pool, now: float) -> PoolView:
     """A frozen view of one pool."""
     to_gpu_s, books = pool.settings.to_gpu_s, pool.books
     max_work_us = pool.max_work_us()
@@ -27,11 +27,11 @@ def pool_view(pool: Pool) -> PoolView:
             ClassView(name, account.requests, to_gpu_s(account.work_us), pool.predict_wait_s(name))
             for name, account in books.classes.items()
         ),
-        endpoints=tuple(_endpoint_view(endpoint, pool) for endpoint in pool.endpoints.values()),
+        endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),
     )
 
 
-def _endpoint_view(endpoint: Endpoint, pool: Pool) -> EndpointView:
+def _endpoint_view(endpoint: Endpoint, pool: Pool, now: float) -> EndpointView:
     sample = endpoint.sample
     limit, firm = endpoint.request_limit
     return EndpointView(
@@ -39,10 +39,13 @@ def _endpoint_view(endpoint: Endpoint, pool: Pool) -> EndpointView:
         state=endpoint.state,
         kind=endpoint.info.kind,
         described=endpoint.described,
+        is_open=endpoint.is_open(now) and pool.has_place(),
+        reserved_for=endpoint.reserved_for,
         running_requests=endpoint.books.running.requests,
         draining_requests=endpoint.books.draining.requests,
         kv_tokens=endpoint.books.kv_tokens,
         kv_limit=endpoint.kv_limit,
+        context_tokens=endpoint.info.context_tokens,
         request_limit=limit,
         request_limit_is_firm=firm,
         work_gpu_s=pool.settings.to_gpu_s(endpoint.books.work_us),

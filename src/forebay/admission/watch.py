@@ -20,6 +20,9 @@ from forebay.admission.pools import Pool
 from forebay.admission.tickets import Phase, Ticket
 from forebay.admission.timers import Timers
 
+MAY_STALL = (EndpointState.STARTING, EndpointState.UP)
+"""States in which silence changes something; the others give no new work already."""
+
 
 class PlaceAgain(Protocol):
     """How the controller sends a request elsewhere, or ends it."""
@@ -56,7 +59,7 @@ class Watch:
     def _set(self, endpoint: Endpoint, now: float) -> None:
         due = min(ticket.last_byte_s + self._patience_s(ticket) for ticket in endpoint.running.values())
         silence = endpoint.silence_limit_s()
-        if silence is not None and endpoint.state is not EndpointState.STALLED:
+        if silence is not None and endpoint.state in MAY_STALL:
             due = min(due, endpoint.last_life_s + silence)
         endpoint.watch_due_s = max(due, now)
         self._timers.at(endpoint.watch_due_s, self._look, endpoint)
@@ -74,11 +77,7 @@ class Watch:
             return
         pool = next(iter(endpoint.running.values())).pool
         silence = endpoint.silence_limit_s()
-        if (
-            silence is not None
-            and now >= endpoint.last_life_s + silence
-            and endpoint.state in (EndpointState.UP, EndpointState.STARTING)
-        ):
+        if silence is not None and endpoint.state in MAY_STALL and now >= endpoint.last_life_s + silence:
             endpoint.state = EndpointState.STALLED
             self._rescue(endpoint, now)
         for ticket in list(endpoint.running.values()):

@@ -34,6 +34,8 @@ class Loaded:
     base_directory: Path
     """Relative file names in the configuration are relative to this."""
     warnings: tuple[str, ...] = ()
+    pools_replaced: bool = False
+    """True if an option gave pools although the file or the environment had some."""
 
 
 def load(
@@ -55,6 +57,7 @@ def load(
     overrides, warnings = overrides_from(os.environ if environ is None else environ)
     data = _as_mapping(document)
     problems = _apply(overrides, data, document)
+    pools_replaced = "pools" in data and "pools" in (options or {})
     for key, (option, value) in (options or {}).items():
         data[key] = value
         document.overridden[(key,)] = option
@@ -62,7 +65,11 @@ def load(
     if problems:
         raise ConfigError(problems)
     return Loaded(
-        _validated(document), document, path.parent if path is not None else Path(), tuple(warnings)
+        config=_validated(document),
+        document=document,
+        base_directory=path.parent if path is not None else Path(),
+        warnings=tuple(warnings),
+        pools_replaced=pools_replaced,
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfileReader", "to_settings"]
 
-ProfileReader = Callable[[str | Path], "EngineProfile"]
+ProfileReader = Callable[[str], "EngineProfile"]
 """Takes a profile's name or path; raises `ValueError`, `LookupError` or `OSError` with a reason."""
 
 _DEFAULT_TPOT_S = 0.12
@@ -128,11 +128,9 @@ def _law_and_gpus(
     return _law_of(profile), pool.gpus or profile.gpus
 
 
-def _resolve(name: str, base_directory: Path) -> str | Path:
+def _resolve(name: str, base_directory: Path) -> str:
     """A name that looks like a file is one, relative to the configuration; anything else is a profile's name."""
-    if "/" in name or name.endswith(".json"):
-        return base_directory / name
-    return name
+    return str(base_directory / name) if "/" in name or ".json" in name else name
 
 
 def _law_of(profile: EngineProfile) -> SpeedLaw:

@@ -31,7 +31,7 @@ from forebay.config.units import (
     parse_size_bytes,
 )
 
-__all__ = ["LATER_KEYS", "ClassEntry", "Config", "Limits", "Pool", "Profile"]
+__all__ = ["LATER_KEYS", "ClassEntry", "Config", "Limits", "Pool", "Profile", "json_schema"]
 
 LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
@@ -195,7 +195,7 @@ class Pool(_Strict):
     max_queue: Annotated[int, Field(ge=0)] | None = None
     """Waiting requests over all classes; unset is unlimited, 0 refuses whatever cannot start at once."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
-    """Model names served here, `*` and `?` allowed; unset means what the endpoints list."""
+    """Model names served here, `*` stands for anything; unset means what the endpoints list."""
     poll_interval: Annotated[Duration, Field(ge=0.05, le=60)] = 0.2
     """Shortest time between two readings of an engine's metrics; they slow down by themselves when costly."""
     hold_without_endpoints: Annotated[Duration, Field(ge=0, le=3600)] = 0.0
@@ -268,6 +268,7 @@ class Config(_Strict):
     default_class: str = "standard"
     """Class of requests that name none."""
     limits: Limits = Limits()
+    """Bounds on what one process holds."""
     grace: Annotated[Duration, Field(ge=0, le=86400)] = 30.0
     """Longest a shutdown takes after SIGTERM; what still runs then is cut. Waiting requests have half of it to
     start."""
@@ -289,6 +290,11 @@ class Config(_Strict):
         for name in value or {}:
             _plain_name(name)
         return value
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
 
 
 def _plain_name(value: str) -> str:

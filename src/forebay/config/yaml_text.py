@@ -76,8 +76,8 @@ def parse_yaml(text: str, source: str) -> Document:
         raise ConfigError(
             [ConfigProblem(source, "", f"more than {MAX_DOCUMENT_BYTES // 1024} KiB of configuration")]
         )
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
         document = Document(source, None)
         if root is not None:
@@ -93,8 +93,6 @@ def parse_yaml(text: str, source: str) -> Document:
         raise ConfigError([ConfigProblem(source, "", f"not valid YAML: {first_line}")]) from None
     except RecursionError:
         raise ConfigError([ConfigProblem(source, "", "nested too deeply to be a configuration")]) from None
-    finally:
-        loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,13 +10,14 @@ It never reads a clock, never draws a random number and does no I/O. How long an
 from __future__ import annotations
 
 from forebay.enginemodel.blocks import BlockPool
-from forebay.enginemodel.engine import Engine, StepResult, Submission
+from forebay.enginemodel.engine import Engine
 from forebay.enginemodel.errors import EngineModelError, InvariantError, MisuseError
 from forebay.enginemodel.law import StepLaw
 from forebay.enginemodel.prefix import chain_keys, token_keys
 from forebay.enginemodel.profile import EngineConfig, EngineProfile
 from forebay.enginemodel.sequence import Request, RequestState
 from forebay.enginemodel.statistics import EngineStatistics, IterationTokens
+from forebay.enginemodel.step import StepResult, Submission
 
 __all__ = [
     "BlockPool",

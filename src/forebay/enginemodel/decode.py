@@ -66,7 +66,9 @@ class DecodeBatch:
         self.kv_tokens -= context
         sequence.generated = self.generated(sequence)
         sequence.computed = context - 1
-        sequence.finish_tick = -1  # leaves a stale entry in the calendar, which is passed over when its tick comes
+        sequence.finish_tick = (
+            -1
+        )  # leaves a stale entry in the calendar, which is passed over when its tick comes
 
     def growing(self) -> dict[int, Sequence]:
         """The members that need one more block for the next step. Belongs to the batch: copy before changing it."""
@@ -79,7 +81,10 @@ class DecodeBatch:
         due = self._calendar.pop(self._tick, None)
         if due is None:
             return []
-        done = [sequence for sequence in due if sequence.finish_tick == self._tick]
-        for sequence in done:
-            self.leave(sequence)
+        done: list[Sequence] = []
+        for sequence in due:
+            # Twice in here: a sequence that was taken out and joined again with the same end.
+            if sequence.finish_tick == self._tick:
+                self.leave(sequence)
+                done.append(sequence)
         return done

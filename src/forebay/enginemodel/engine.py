@@ -23,8 +23,6 @@ priorities, swapping, the null block, CUDA-graph batch sizes, the time of a canc
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from enum import Enum, unique
 
 from forebay.enginemodel.blocks import BlockPool
 from forebay.enginemodel.decode import DecodeBatch
@@ -32,57 +30,7 @@ from forebay.enginemodel.errors import InvariantError, MisuseError
 from forebay.enginemodel.profile import EngineConfig, EngineProfile
 from forebay.enginemodel.sequence import Request, RequestState, Sequence
 from forebay.enginemodel.statistics import Counters, EngineStatistics, IterationTokens
-
-
-@unique
-class Submission(Enum):
-    """What became of a submitted request."""
-
-    QUEUED = "queued"
-    TOO_LONG = "too_long"
-    """Prompt and answer exceed the context: it can never run."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one step did. Ids are in order of arrival within each part."""
-
-    start_s: float
-    duration_s: float
-    decoding: int
-    """Sequences that decoded."""
-    prefill_tokens: int
-    tokens: tuple[int, ...]
-    """Requests that gave a token (one each): the decoding ones, then those in `first_tokens` and `resumed`."""
-    first_tokens: tuple[int, ...]
-    """Requests whose first token this was."""
-    resumed: tuple[int, ...]
-    """Requests that gave their first token since they were preempted."""
-    finished: tuple[int, ...]
-    """Requests whose last token this was; the engine has forgotten them."""
-    preempted: tuple[int, ...]
-    admitted: tuple[int, ...]
-    """Requests that entered the batch for the first time."""
-
-    @property
-    def end_s(self) -> float:
-        """When the step is over and its tokens are there."""
-        return self.start_s + self.duration_s
-
-
-@dataclass(slots=True)
-class _Step:
-    """A step in the making."""
-
-    budget: int
-    prefill_tokens: int
-    attention: float
-    prefilling: int
-    """Sequences with a chunk in this step."""
-    completed: list[Sequence]
-    """Those whose prefill this step completes."""
-    preempted: list[int]
-    admitted: list[int]
+from forebay.enginemodel.step import StepDraft, StepResult, Submission
 
 
 class Engine:
@@ -219,7 +167,7 @@ class Engine:
             return None
         if now < self._busy_until_s:
             raise MisuseError(f"a step at {now} would start before the last one ends at {self._busy_until_s}")
-        step = _Step(0, 0, 0.0, 0, [], [], [])
+        step = StepDraft()
         self._grow(step)
         decode = self._decode
         decoding = len(decode.members)
@@ -239,7 +187,7 @@ class Engine:
 
     # -- the parts of a step ------------------------------------------------------------------------------------
 
-    def _grow(self, step: _Step) -> None:
+    def _grow(self, step: StepDraft) -> None:
         """Take the blocks that decoding sequences need for this step; preempt if there are not enough."""
         growing = self._decode.growing()
         pool = self._pool
@@ -260,7 +208,7 @@ class Engine:
                     break
                 self._preempt_last(step)
 
-    def _continue_prefill(self, step: _Step) -> None:
+    def _continue_prefill(self, step: StepDraft) -> None:
         """Compute the next chunk of the prompt that is half done."""
         sequence = self._partial
         if sequence is None or step.budget <= 0:
@@ -273,7 +221,7 @@ class Engine:
         sequence.private += blocks
         self._compute(step, sequence, chunk)
 
-    def _admit(self, step: _Step) -> None:
+    def _admit(self, step: StepDraft) -> None:
         """Let waiting requests into the batch, in order, as long as everything allows it."""
         config, pool, counters = self.config, self._pool, self._counters
         block_size = self._block_size
@@ -284,7 +232,11 @@ class Engine:
             sequence = next(iter(self._waiting.values()))
             # Looking up a long prompt's blocks is dear: not again for a head that did not fit until that can change.
             blocked = self._blocked
-            if blocked is not None and blocked == (sequence.number, pool.publications, max(pool.free, blocked[2])):
+            if blocked is not None and blocked == (
+                sequence.number,
+                pool.publications,
+                max(pool.free, blocked[2]),
+            ):
                 return
             target = sequence.target
             keys = self._known_keys(sequence, (target - 1) // block_size)
@@ -314,7 +266,7 @@ class Engine:
             sequence.state = RequestState.PREFILLING
             self._compute(step, sequence, chunk)
 
-    def _compute(self, step: _Step, sequence: Sequence, chunk: int) -> None:
+    def _compute(self, step: StepDraft, sequence: Sequence, chunk: int) -> None:
         """Put a chunk of the partial sequence's prefill, for which it has the blocks, into the step."""
         before = sequence.computed
         sequence.computed = before + chunk
@@ -328,7 +280,7 @@ class Engine:
             self._partial = None
             step.completed.append(sequence)
 
-    def _give_tokens(self, step: _Step, now: float, duration_s: float) -> StepResult:
+    def _give_tokens(self, step: StepDraft, now: float, duration_s: float) -> StepResult:
         """End the step: one token for each decoding sequence and each whose prefill is complete."""
         counters, decode = self._counters, self._decode
         tokens = list(decode.members)
@@ -407,7 +359,7 @@ class Engine:
         sequence.published = 0
         sequence.computed = 0
 
-    def _preempt_last(self, step: _Step) -> None:
+    def _preempt_last(self, step: StepDraft) -> None:
         """Put the latest in the batch back to the head of the queue."""
         sequence = self._partial
         if sequence is not None:
@@ -439,7 +391,9 @@ class Engine:
         for sequence in self._decode.members.values():
             blocks = -(-(self._decode.context(sequence) - 1) // self._block_size)
             if sequence.blocks != blocks:
-                raise InvariantError(f"request {sequence.request.id} holds {sequence.blocks} blocks, not {blocks}")
+                raise InvariantError(
+                    f"request {sequence.request.id} holds {sequence.blocks} blocks, not {blocks}"
+                )
         order = [sequence.number for sequence in (*self._decode.members.values(), *self._waiting.values())]
         if order != sorted(order):
             raise InvariantError("the batch and the queue are not in order of arrival")

@@ -50,7 +50,9 @@ class StepLaw:
         for field in fields(self):
             value = float(getattr(self, field.name))
             if not math.isfinite(value) or value < 0:
-                raise MisuseError(f"step law: {field.name} must be a finite number of at least 0, got {value}")
+                raise MisuseError(
+                    f"step law: {field.name} must be a finite number of at least 0, got {value}"
+                )
         if self.t0 + self.h0 <= 0:
             raise MisuseError("step law: t0 + h0 must be above 0, or a step could take no time at all")
 

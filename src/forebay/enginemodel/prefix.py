@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from forebay.enginemodel.errors import MisuseError
+
 _CHAIN_BLOCKS = 1 << 24
 """Blocks that one chain can name: above any context that exists."""
 _KEY_MASK = (1 << 62) - 1
@@ -22,6 +24,8 @@ def chain_keys(chain: int, tokens: int, block_size: int) -> Sequence[int]:
 
     For traces that say "this much is shared with that session" without the tokens. Takes no memory per block.
     """
+    if chain < 0:
+        raise MisuseError(f"a chain's number is at least 0, got {chain}")
     blocks = min(max(tokens, 0) // block_size, _CHAIN_BLOCKS)
     first = chain * _CHAIN_BLOCKS
     return range(first, first + blocks)

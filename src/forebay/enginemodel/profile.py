@@ -6,7 +6,7 @@ A profile is one model on one kind of GPU. A config is what an operator would gi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from forebay.enginemodel.errors import MisuseError
@@ -109,6 +109,7 @@ class EngineConfig:
         max_num_batched_tokens: int | None = None,
         context_tokens: int | None = None,
         prefix_caching: bool = True,
+        watermark: float = 0.0,
     ) -> Self:
         """A config with the profile's values for everything that is None.
 
@@ -117,13 +118,19 @@ class EngineConfig:
         """
         tokens = profile.kv_tokens if kv_tokens is None else kv_tokens
         if tokens < profile.block_size:
-            raise MisuseError(f"kv_tokens must be at least one block of {profile.block_size} tokens, got {tokens}")
+            raise MisuseError(
+                f"kv_tokens must be at least one block of {profile.block_size} tokens, got {tokens}"
+            )
         blocks = tokens // profile.block_size
         seqs = profile.max_num_seqs if max_num_seqs is None else max_num_seqs
         batched = profile.max_num_batched_tokens if max_num_batched_tokens is None else max_num_batched_tokens
         if max_num_batched_tokens is None:
             batched = max(batched, seqs)
-        context = min(profile.context_tokens, blocks * profile.block_size) if context_tokens is None else context_tokens
+        context = (
+            min(profile.context_tokens, blocks * profile.block_size)
+            if context_tokens is None
+            else context_tokens
+        )
         return cls(
             kv_blocks=blocks,
             block_size=profile.block_size,
@@ -131,8 +138,5 @@ class EngineConfig:
             max_num_batched_tokens=batched,
             context_tokens=context,
             prefix_caching=prefix_caching,
+            watermark=watermark,
         )
-
-    def with_watermark(self, watermark: float) -> Self:
-        """The same config with another watermark."""
-        return replace(self, watermark=watermark)

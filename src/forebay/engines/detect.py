@@ -55,15 +55,16 @@ async def find_out(
     """
     family = family_of(kind) if kind is not None else None
     needed = FIRST_LOOK if family is None else family.describing_paths
-    look = await _ask(reader, needed, Look(), timeout_s)
+    questions = _Questions(reader, timeout_s)
+    look = await questions.ask(needed)
     if all(answer.status == 503 for answer in look.answers.values()):
         raise ReadFailed("the engine says that it is not ready (503)", unreachable=False)
     if family is None:
         family = _claimant(look)
         if family is None:
-            look = await _ask(reader, SECOND_LOOK, look, timeout_s)
+            look = await questions.ask(SECOND_LOOK)
             family = _claimant(look) or family_of(FALLBACK)
-        look = await _ask(reader, family.describing_paths, look, timeout_s)
+        look = await questions.ask(family.describing_paths)
     path = family.sample_path(look)
     return Finding(
         family=family,
@@ -83,45 +84,50 @@ def _claimant(look: Look) -> EngineFamily | None:
     return next((family for family in all_families() if family.claims(look)), None)
 
 
-async def _ask(reader: EngineReader, paths: Iterable[str], known: Look, timeout_s: float) -> Look:
-    """The look, with the answers to these paths added.
+class _Questions:
+    """The questions of one attempt to find out what an engine is; none is asked twice."""
 
-    Raises:
-        ReadFailed: if nothing is known, now or from before.
-    """
-    asked = [path for path in paths if path not in known.answers]
-    if not asked:
-        return known
-    tasks = {
-        path: asyncio.ensure_future(reader.get(path, timeout_s=timeout_s, max_bytes=ANSWER_BYTES))
-        for path in asked
-    }
-    try:
-        await _most(set(tasks.values()), timeout_s)
-        done = {path: task for path, task in tasks.items() if task.done()}
-    finally:
-        for task in tasks.values():
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, ReadFailed)]
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(
-            outcome, ReadFailed | asyncio.CancelledError
-        ):
-            raise outcome
-    answers = dict(known.answers)
-    for path, task in done.items():
-        if task.exception() is None:
-            answers[path] = task.result()
-    if not answers:
-        raise ReadFailed(
-            str(failures[0]) if failures else "the engine gave no answer in time",
-            unreachable=bool(failures) and all(failure.unreachable for failure in failures),
-        )
-    return Look(answers)
+    def __init__(self, reader: EngineReader, timeout_s: float) -> None:
+        self._reader = reader
+        self._timeout_s = timeout_s
+        self._asked: list[str] = []
+        self._answers: dict[str, Answer] = {}
+
+    async def ask(self, paths: Iterable[str]) -> Look:
+        """All answers so far, those to these paths included.
+
+        Raises:
+            ReadFailed: if there is none at all.
+        """
+        asked = [path for path in paths if path not in self._asked]
+        if not asked:
+            return Look(self._answers)
+        self._asked += asked
+        tasks = [asyncio.ensure_future(self._get(path)) for path in asked]
+        try:
+            await _most(set(tasks), self._timeout_s)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(
+                outcome, ReadFailed | asyncio.CancelledError
+            ):
+                raise outcome
+        if not self._answers:
+            failures = [outcome for outcome in outcomes if isinstance(outcome, ReadFailed)]
+            raise ReadFailed(
+                str(failures[0]) if failures else "the engine gave no answer in time",
+                unreachable=bool(failures) and all(failure.unreachable for failure in failures),
+            )
+        return Look(self._answers)
+
+    async def _get(self, path: str) -> None:
+        self._answers[path] = await self._reader.get(path, timeout_s=self._timeout_s, max_bytes=ANSWER_BYTES)
 
 
-async def _most(tasks: set[asyncio.Future[Answer]], timeout_s: float) -> None:
+async def _most(tasks: set[asyncio.Future[None]], timeout_s: float) -> None:
     """Waits until all are done, or until one has an answer and the others have had `STRAGGLER_S` more."""
     deadline_s = timeout_s + STRAGGLER_S
     pending = tasks

@@ -220,6 +220,8 @@ class EndpointPoller:
         if self._trouble:
             logger.info("%s can be read again", self._endpoint)
             self._trouble = ""
+            if self._finding is not None and self._finding.has_holes:  # what was missing may be there now
+                self._must_look = True
         doubtful = reading.sample.doubtful
         if doubtful != self._doubtful:
             self._doubtful = doubtful

@@ -31,6 +31,10 @@ _UNSTATED_COMPLETION_LIMIT: Final = {"vllm": 16, "sglang": 16}
 """What /v1/completions generates at most when the client says nothing. Other engines run until they end."""
 
 
+Number = int | float
+"""A JSON number: which of the two it was written as matters for what is said about it."""
+
+
 class BadRequest(Exception):
     """The client's bytes are wrong; answered with 400 `invalid_request`."""
 
@@ -69,18 +73,18 @@ class _Chat(msgspec.Struct, gc=False):
     messages: list[_Message] | None = None
     tools: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
-    max_tokens: int | float | None = None
-    max_completion_tokens: int | float | None = None
-    n: int | float | None = None
+    max_tokens: Number | None = None
+    max_completion_tokens: Number | None = None
+    n: Number | None = None
 
 
 class _Completion(msgspec.Struct, gc=False):
     model: str | None = None
     prompt: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
-    max_tokens: int | float | None = None
-    n: int | float | None = None
-    best_of: int | float | None = None
+    max_tokens: Number | None = None
+    n: Number | None = None
+    best_of: Number | None = None
 
 
 _Body = TypeVar("_Body", _Chat, _Completion)
@@ -198,7 +202,7 @@ def _in_words(kind: str) -> str:
     return " or ".join(_TYPE_WORDS.get(part, part) for part in kind.split(" | "))
 
 
-def _whole(value: int | float, field: str) -> int:
+def _whole(value: Number, field: str) -> int:
     if isinstance(value, float):
         if not value.is_integer():
             raise BadRequest(f"'{field}' must be a whole number.", field)
@@ -206,16 +210,18 @@ def _whole(value: int | float, field: str) -> int:
     return value
 
 
-def _output_limit(value: int | float | None, field: str) -> int | None:
+def _output_limit(value: Number | None, field: str) -> int | None:
     if value is None:
         return None
     limit = _whole(value, field)
     if not 1 <= limit <= MAX_OUTPUT_TOKENS:
-        raise BadRequest(f"'{field}' must be between 1 and {MAX_OUTPUT_TOKENS}; leave it out for no limit.", field)
+        raise BadRequest(
+            f"'{field}' must be between 1 and {MAX_OUTPUT_TOKENS}; leave it out for no limit.", field
+        )
     return limit
 
 
-def _samples(value: int | float, field: str) -> int:
+def _samples(value: Number, field: str) -> int:
     samples = _whole(value, field)
     if not 1 <= samples <= MAX_SAMPLES:
         raise BadRequest(f"'{field}' must be between 1 and {MAX_SAMPLES}.", field)
@@ -265,7 +271,8 @@ def _count_prompt(raw: bytes, ask: Ask) -> None:
         texts = _decode_texts(raw)
     except (msgspec.DecodeError, RecursionError):
         raise BadRequest(
-            "'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists.", "prompt"
+            "'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists.",
+            "prompt",
         ) from None
     if isinstance(texts, str):
         ask.prompt_bytes = _utf8_length(texts)

@@ -17,7 +17,7 @@ from typing import Final
 from forebay.gateway.demand import BadRequest
 from forebay.http.message import Headers, end_to_end_headers
 
-__all__ = ["Claims", "answer_headers", "read_claims", "safe_text"]
+__all__ = ["Claims", "answer_headers", "read_claims", "safe_id"]
 
 ID_LENGTH: Final = 128
 _SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
@@ -93,9 +93,9 @@ def read_claims(headers: Headers, now_s: float, classes: tuple[str, ...]) -> Cla
             if value not in (b"keep-alive", b"close"):
                 named |= {part.strip().lower() for part in value.split(b",")}
         elif kind == _REQUEST_ID:
-            claims.request_id = value[:ID_LENGTH].translate(None, _UNSAFE) or None
+            claims.request_id = safe_id(value) or None
         elif kind != _DROP:
-            _read(claims, kind, name, value, now_s, classes)
+            _read(claims, kind, (name, value), now_s, classes)
             if kind not in _OWN_ONLY and name != b"x-forebay-deadline-ms":
                 lines.append(b"%b: %b\r\n" % (name, value))
     if claims.request_id is not None:
@@ -106,15 +106,16 @@ def read_claims(headers: Headers, now_s: float, classes: tuple[str, ...]) -> Cla
     return claims
 
 
-def safe_text(value: bytes) -> str:
+def safe_id(value: bytes) -> bytes:
     """At most 128 characters of a value, and only those that are harmless in logs, headers and labels."""
-    return value[:ID_LENGTH].translate(None, _UNSAFE).decode("ascii")
+    return value[:ID_LENGTH].translate(None, _UNSAFE)
 
 
 def _read(
-    claims: Claims, kind: int, name: bytes, value: bytes, now_s: float, classes: tuple[str, ...]
+    claims: Claims, kind: int, field: tuple[bytes, bytes], now_s: float, classes: tuple[str, ...]
 ) -> None:
-    """One header that says something to us. The first of several wins for names; deadlines only tighten."""
+    """One header that says something to us. Deadlines only tighten."""
+    name, value = field
     if kind in (_CLASS, _OBJECTIVE):
         claimed = value.decode("latin-1").strip()
         if claimed in classes:
@@ -129,13 +130,13 @@ def _read(
             said = name.decode("ascii")
             raise BadRequest(f"{said} must be a positive number of milliseconds.", said)
         claims.first_token_by_s = _sooner(claims.first_token_by_s, now_s + within_s)
-    elif kind == _SDK_TIMEOUT or kind == _ENVOY_TIMEOUT:
+    elif kind in (_SDK_TIMEOUT, _ENVOY_TIMEOUT):
         # Set by libraries, which also send words here: what is no number says nothing.
         within_s = _positive(value, STAINLESS_SHARE if kind == _SDK_TIMEOUT else 1e-3)
         if within_s is not None:
             claims.patience_until_s = _sooner(claims.patience_until_s, now_s + within_s)
     elif kind == _SESSION:
-        claims.session = safe_text(value) or None
+        claims.session = safe_id(value).decode("ascii") or None
     elif kind == _RETRY:
         claims.retry_count = int(value) if len(value) <= 4 and value.isdigit() else 0
     elif kind == _EXPLAIN:

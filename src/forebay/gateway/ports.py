@@ -11,7 +11,7 @@ The rules between the two sides:
 - `feed` never raises because of a ticket that the core no longer knows. Called from inside a listener it is queued
   and handled after the effects at hand.
 - For each `Dispatch` the gateway tells exactly one of `Ended`, `ClientLeft`, `AttemptFailed`, unless the core took
-  the dispatch back first (`Abort`, or a `Dispatch` with a higher attempt).
+  the dispatch back first (`Abort`, `Hold`, or a `Dispatch` with a higher attempt).
 """
 
 from __future__ import annotations

@@ -47,8 +47,9 @@ class Mover(Protocol):
 class Progress:
     """The batches of one gateway."""
 
-    def __init__(self, feed: Callable[[Event], None], interval_s: float) -> None:
+    def __init__(self, feed: Callable[[Event], None], now: Callable[[], float], interval_s: float) -> None:
         self._feed = feed
+        self.now = now
         self.interval_s = interval_s
         self._moved: list[Mover] = []
         self._paused: dict[Mover, None] = {}
@@ -67,24 +68,23 @@ class Progress:
         """The client does not read; the engine's socket is not read either."""
         self._paused[mover] = None
         mover.reported_event_s = 0.0
-        if self._timer is None:
-            self._arm()
+        self._arm()
 
     def resume(self, mover: Mover) -> None:
         """It reads again, or it is over."""
-        if self._paused.pop(mover, self) is None:
+        if mover in self._paused:
+            del self._paused[mover]
             # The time in which nothing was read is no gap between tokens.
             mover.reported_event_s = 0.0
 
     def hold(self, mover: Mover) -> None:
         """A head with comments behind it is held from now on."""
-        self._held.append((asyncio.get_running_loop().time() + HELD_HEAD_S, mover))
-        if self._timer is None:
-            self._arm()
+        self._held.append((self.now() + HELD_HEAD_S, mover))
+        self._arm()
 
     def flush(self) -> None:
         """Reports everything that moved since the last time, and releases what was held too long."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self.now()
         if self._paused and now_s >= self._paused_due_s:
             self._paused_due_s = now_s + PAUSED_REPORT_S
             for mover in self._paused:
@@ -113,12 +113,13 @@ class Progress:
             self._timer = None
 
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.interval_s, self._tick)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.interval_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.flush()
-        if self._timer is None and (self._moved or self._paused or self._held):
+        if self._moved or self._paused or self._held:
             self._arm()
 
 

@@ -13,7 +13,15 @@ from typing import Final
 from forebay.gateway.demand import Ask, read_chat, read_completion
 from forebay.gateway.refusals import Answer, plain_error
 
-__all__ = ["ADMITTED", "HEALTH_PATH", "MODELS_PATH", "AdmittedRoute", "allowed_methods", "not_allowed", "not_found"]
+__all__ = [
+    "ADMITTED",
+    "HEALTH_PATH",
+    "MODELS_PATH",
+    "AdmittedRoute",
+    "allowed_methods",
+    "not_allowed",
+    "not_found",
+]
 
 MODELS_PATH: Final = "/v1/models"
 HEALTH_PATH: Final = "/healthz"

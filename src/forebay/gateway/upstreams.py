@@ -1,7 +1,7 @@
-"""Connections to the endpoints: one `Upstream` for each, made when first needed and closed when it is gone.
+"""Connections to the endpoints: one `Upstream` for each that is served.
 
-Owns the connection pools for as long as their endpoint is in the current `Serving`; work that runs on a removed one
-goes on over the connection it has.
+An endpoint that is not served any more is forgotten, not closed: what runs there goes on over the connection it has,
+and idle connections end by themselves.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class Target:
         host = f"[{view.host}]" if ":" in view.host else view.host
         self.host_line = f"host: {host}:{view.port}\r\n".encode("ascii")
 
+    def is_at(self, view: EndpointView) -> bool:
+        """True if this view means the same address."""
+        known = self.view
+        return (known.host, known.port, known.base_path) == (view.host, view.port, view.base_path)
+
     def post_head(self, target: bytes, forward: bytes, body_bytes: int) -> bytes:
         """A whole request head. There is exactly one framing header, whatever the client used."""
         return b"POST %b%b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (
@@ -56,13 +61,10 @@ class Upstreams:
         """Take over what is served now."""
         views = {endpoint.id: endpoint for pool in serving.pools for endpoint in pool.endpoints}
         for endpoint_id in [known for known in self._targets if known not in views]:
-            self._targets.pop(endpoint_id).upstream.close()
+            del self._targets[endpoint_id]
         for endpoint_id, view in views.items():
             known = self._targets.get(endpoint_id)
-            if known is None:
-                self._targets[endpoint_id] = Target(view, self._settings)
-            elif (known.view.host, known.view.port, known.view.base_path) != (view.host, view.port, view.base_path):
-                known.upstream.close()
+            if known is None or not known.is_at(view):
                 self._targets[endpoint_id] = Target(view, self._settings)
             else:
                 known.view = view
@@ -72,7 +74,7 @@ class Upstreams:
         return self._targets.get(endpoint_id)
 
     def close(self) -> None:
-        """Closes idle connections of all."""
+        """Closes every connection."""
         for target in self._targets.values():
             target.upstream.close()
         self._targets.clear()

@@ -118,7 +118,7 @@ class ChunkedDecoder:
             raise BadChunk("a chunk is longer than its size says")
 
     def _begin_chunk(self, line: bytes) -> None:
-        digits, mark, extension = line.partition(b";")
+        digits, mark, _extension = line.partition(b";")
         size = _size_of(digits.rstrip(b" \t") if mark else digits)
         if size is None:
             raise BadChunk("a chunk size is not a hexadecimal number")

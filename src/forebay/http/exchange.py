@@ -12,9 +12,9 @@ then the connection waits; further requests of the client wait behind this one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum, unique
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from forebay.http.body import BodyFailure
 from forebay.http.chunked import LAST_CHUNK
 from forebay.http.message import STATUS_LINES, Headers, RequestHead, encode_headers, status_line
 
@@ -23,29 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["BodyFailure", "Exchange"]
 
-_JOINED_BYTES: Final = 16384
-"""Bodies up to this size are copied behind their head into one buffer; larger ones are written by themselves."""
-
-
-@unique
-class BodyFailure(Enum):
-    """Why a request body could not be had."""
-
-    TOO_LARGE = "too_large"
-    """Longer than the limit given to `read_body`: known from Content-Length at once, or found on the way."""
-    TIMEOUT = "timeout"
-    """No byte for `body_timeout_s`, or not complete in `body_total_s`."""
-    MALFORMED = "malformed"
-    """The chunked coding is broken."""
-
 
 class Exchange:
-    """One request and its answer. Callbacks are set by the owner; all are optional and none is repeated
-    except `on_drain_change`."""
+    """One request and its answer.
+
+    Callbacks are set by the owner; all are optional, and none is repeated except `on_drain_change`.
+    """
 
     __slots__ = (
         "_chunked",
         "_connection",
+        "_held_head",
         "_keep",
         "_left_bytes",
         "_mute",
@@ -58,9 +46,7 @@ class Exchange:
         "peer",
     )
 
-    def __init__(
-        self, connection: ServerConnection, head: RequestHead, peer: tuple[str, int] | None
-    ) -> None:
+    def __init__(self, connection: ServerConnection, head: RequestHead, peer: tuple[str, int] | None) -> None:
         self.head = head
         self.peer = peer
         """Address and port of the client; None if the socket has none."""
@@ -75,6 +61,7 @@ class Exchange:
         and `on_disconnect` follows."""
         self._connection: ServerConnection | None = connection
         self._write = connection.write
+        self._held_head = b""
         self._started = False
         self._chunked = False
         self._mute = False
@@ -105,12 +92,14 @@ class Exchange:
         on_body: Callable[[bytes], None],
         on_failure: Callable[[BodyFailure], None],
     ) -> None:
-        """Reads the whole body, decoded; at most one of the callbacks is called, once, perhaps before this
-        returns (always so if the body has already arrived, or is declared longer than `limit_bytes`).
+        """Reads the whole body, decoded. May be called once.
+
+        At most one of the callbacks is called, once, perhaps before this returns (always so if there is no body,
+        if it has already arrived, or if it is declared longer than `limit_bytes`).
 
         `100 Continue` is sent first if the client waits for it and nothing of the body has come. Neither
         callback is called after the client has left (`on_disconnect` tells) or the exchange is over. After a
-        failure the owner still has to answer; that answer closes the connection. May be called once.
+        failure the owner still has to answer; that answer closes the connection.
         """
         if self._connection is not None:
             self._connection.read_body(limit_bytes, on_body, on_failure)
@@ -143,19 +132,17 @@ class Exchange:
         tail = connection.head_tail(keep)
         if status in (204, 304):
             out = b"%b%b%b" % (line, block, tail)
-        elif self.head.method == b"HEAD":
-            out = b"%b%bcontent-length: %d\r\n%b" % (line, block, len(body), tail)
-        elif len(body) <= _JOINED_BYTES:
-            out = b"%b%bcontent-length: %d\r\n%b%b" % (line, block, len(body), tail, body)
         else:
-            self._write(b"%b%bcontent-length: %d\r\n%b" % (line, block, len(body), tail))
-            out = body
+            sent_body = body if self.head.method != b"HEAD" else b""
+            out = b"%b%bcontent-length: %d\r\n%b%b" % (line, block, len(body), tail, sent_body)
         self._write(out)
         self._over()
         connection.exchange_over(keep)
 
     def start(self, status: int, headers: Headers, *, content_length: int | None) -> None:
         """Sends the head of an answer whose body follows by `write`.
+
+        It goes out together with what is written in the same round of the event loop, or else by itself.
 
         Args:
             content_length: None if it is not known: chunked to HTTP/1.1 clients, ended by closing to 1.0.
@@ -185,7 +172,8 @@ class Exchange:
         self._keep = connection.settle_body(to_the_end)
         self._started = True
         line = STATUS_LINES.get(status) or status_line(status)
-        self._write(b"%b%b%b%b" % (line, block, framing, connection.head_tail(self._keep)))
+        self._held_head = b"%b%b%b%b" % (line, block, framing, connection.head_tail(self._keep))
+        connection.soon(self._send_head)
 
     def write(self, data: bytes) -> None:
         """Sends a piece of the body, as one chunk where the answer is chunked. Empty pieces are nothing.
@@ -197,7 +185,11 @@ class Exchange:
         if not data or self._connection is None:
             return
         if self._chunked:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data))
+            if self._held_head:
+                self._write(b"%b%x\r\n%b\r\n" % (self._held_head, len(data), data))
+                self._held_head = b""
+            else:
+                self._write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._write_plain(data)
 
@@ -210,15 +202,26 @@ class Exchange:
             if len(data) > self._left_bytes:
                 raise ValueError("more body bytes than content-length said")
             self._left_bytes -= len(data)
+        if self._held_head:
+            data = self._held_head + data
+            self._held_head = b""
         self._write(data)
+
+    def _send_head(self) -> None:
+        if self._held_head and self._connection is not None:
+            self._write(self._held_head)
+            self._held_head = b""
 
     def write_many(self, pieces: Sequence[bytes]) -> None:
         """As `write` of the joined pieces: one chunk, one buffer."""
         self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def finish(self) -> None:
-        """Ends the answer cleanly. If fewer bytes than `content_length` were written it is cut as by `abort`:
-        the client would wait for the rest."""
+        """Ends the answer cleanly.
+
+        If fewer bytes than `content_length` were written it is cut as by `abort`: the client would wait for the
+        rest.
+        """
         connection = self._connection
         if connection is None:
             return
@@ -227,16 +230,20 @@ class Exchange:
         if self._left_bytes and not self._mute:
             self.abort()
             return
-        if self._chunked:
-            self._write(LAST_CHUNK)
+        if self._held_head or self._chunked:
+            self._write(self._held_head + LAST_CHUNK if self._chunked else self._held_head)
         self._over()
         connection.exchange_over(self._keep)
 
     def abort(self) -> None:
-        """Closes the connection without ending the answer, so that the client can tell. What was written
-        before still goes out, if the client takes it within a second. `on_disconnect` does not follow."""
+        """Closes the connection without ending the answer, so that the client can tell.
+
+        What was written before still goes out, if the client takes it within `linger_s`. `on_disconnect` does
+        not follow.
+        """
         connection = self._connection
         if connection is not None:
+            self._send_head()
             self._over()
             connection.cut()
 

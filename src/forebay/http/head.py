@@ -11,17 +11,27 @@ leaves no state of one message to the next. Owns nothing. Never sees a body byte
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import httptools
 
 from forebay.http.message import Headers, RequestHead, ResponseHead
 
-__all__ = ["HeadRefused", "parse_request_head", "parse_response_head"]
+__all__ = [
+    "METHOD_BYTES",
+    "HeadRefused",
+    "is_past_mending",
+    "may_begin_request",
+    "parse_request_head",
+    "parse_response_head",
+]
 
-_CRLF: Final = b"\r\n"
 _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
+METHOD_BYTES: Final = 25
+"""No method, with the blank after it, is longer."""
+_METHOD_START: Final = re.compile(rb"[A-Z]{1,24}(?: |\Z)")
 _LENGTH_DIGITS: Final = 18
 """Longest Content-Length that is taken at its word; more digits would be an exabyte."""
 
@@ -101,17 +111,17 @@ def parse_request_head(data: bytes, fields_max: int) -> RequestHead:
         _refuse(error, fields)
     method: bytes = parser.get_method()
     target = fields.target
-    line = data[: data.index(_CRLF)]
-    if line == b"%b %b HTTP/1.1" % (method, target):
+    line = b"%b %b HTTP/1." % (method, target)
+    if data.startswith(line + b"1\r\n"):
         http_minor = 1
-    elif line == b"%b %b HTTP/1.0" % (method, target):
+    elif data.startswith(line + b"0\r\n"):
         http_minor = 0
     else:
         raise HeadRefused("the request line is not 'METHOD target HTTP/1.1'")
     if fields.hosts != 1 and (http_minor or fields.hosts):
         raise HeadRefused("exactly one Host header is needed")
     path, query = _split_target(method, target)
-    chunked = _is_chunked(fields, http_minor)
+    chunked = fields.encoding is not None and _is_chunked(fields, http_minor)
     expect = fields.expect
     expects_continue = False
     if expect is not None and http_minor:
@@ -161,7 +171,7 @@ def parse_response_head(data: bytes, fields_max: int) -> ResponseHead:
         raise HeadRefused(f"status {status} is not between 100 and 599")
     if b"\0" in fields.status:
         raise HeadRefused("NUL in the reason phrase")
-    chunked = _is_chunked(fields, http_minor)
+    chunked = fields.encoding is not None and _is_chunked(fields, http_minor)
     return ResponseHead(
         status,
         fields.status,
@@ -170,6 +180,25 @@ def parse_response_head(data: bytes, fields_max: int) -> ResponseHead:
         _length(fields, chunked),
         chunked,
     )
+
+
+def is_past_mending(data: bytes, start: int) -> bool:
+    """True if an unfinished request head can never become a good one.
+
+    Saying so at once, instead of when it is complete, answers a client that sends bare line feeds (its head would
+    never be complete) or something that is not HTTP.
+
+    Args:
+        start: What lies before was looked at already.
+    """
+    if not 65 <= data[0] <= 90 or data.find(b"\0", start) >= 0:
+        return True
+    return data.count(b"\n", start) != data.count(b"\r\n", max(0, start - 1))
+
+
+def may_begin_request(data: bytes) -> bool:
+    """True if these bytes look like the start of a request line, as far as they go."""
+    return _METHOD_START.match(data) is not None
 
 
 def _refuse(error: httptools.HttpParserError, fields: _Collector) -> None:
@@ -185,8 +214,7 @@ def _split_target(method: bytes, target: bytes) -> tuple[str, bytes]:
     """Path and query of a target in origin, absolute or asterisk form."""
     if b"#" in target or method == b"CONNECT":
         raise HeadRefused("CONNECT and targets with a fragment are not served")
-    first = target[:1]
-    if first == b"/":
+    if target.startswith(b"/"):
         rest = target
     elif target == b"*" and method == b"OPTIONS":
         return "*", b""
@@ -208,10 +236,7 @@ def _split_target(method: bytes, target: bytes) -> tuple[str, bytes]:
 
 
 def _is_chunked(fields: _Collector, http_minor: int) -> bool:
-    encoding = fields.encoding
-    if encoding is None:
-        return False
-    if encoding.lower() != b"chunked" or not http_minor:
+    if fields.encoding is None or fields.encoding.lower() != b"chunked" or not http_minor:
         raise HeadRefused("the only Transfer-Encoding understood is 'chunked', in HTTP/1.1")
     if fields.content_length is not None:
         raise HeadRefused("Content-Length and Transfer-Encoding are both given")

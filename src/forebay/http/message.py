@@ -160,7 +160,7 @@ def end_to_end_headers(headers: Headers, drop: Collection[bytes] = ()) -> Header
     kept = [field for field in headers if field[0] not in HOP_BY_HOP and field[0] not in drop]
     if len(kept) != len(headers):
         named = connection_options(headers)
-        if named and named != [b"keep-alive"] and named != [b"close"]:
+        if named not in ([], [b"keep-alive"], [b"close"]):
             kept = [field for field in kept if field[0] not in named]
     return kept
 

@@ -20,6 +20,7 @@ from statistics import NormalDist
 from forebay.admission.cost import decode_us, prefill_us
 from forebay.admission.model import MICRO
 from forebay.admission.settings import SpeedLaw
+from forebay.enginemodel import EngineProfile
 
 _QUANTILES = 64
 """Points per length distribution when an expected cost is taken: within 1 % of a fine grid."""
@@ -66,11 +67,12 @@ class Part:
 Mix = tuple[Part, ...]
 
 DEMO_MIX: Mix = (
-    Part("realtime", 0.60, Lengths(250, 0.6, 40, 1_500), Lengths(45, 0.5, 8, 160)),
-    Part("standard", 0.25, Lengths(700, 0.7, 80, 4_000), Lengths(150, 0.6, 16, 600)),
-    Part("batch", 0.15, Lengths(3_500, 0.5, 800, 10_000), Lengths(450, 0.5, 80, 1_200)),
+    Part("realtime", 0.60, Lengths(300, 0.6, 40, 1_500), Lengths(60, 0.5, 8, 160)),
+    Part("standard", 0.25, Lengths(1_200, 0.7, 80, 4_500), Lengths(260, 0.6, 16, 800)),
+    Part("batch", 0.15, Lengths(3_000, 0.4, 1_000, 6_500), Lengths(250, 0.5, 60, 600)),
 )
-"""Short chats, ordinary requests, and documents: few requests, but three quarters of the work."""
+"""Short chats, ordinary requests, and documents. On the demo's engines the chats are an eighth of the work, and chats
+and ordinary requests together a little more than half: at twice capacity not even they all fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,20 @@ class Arrival:
 def client_limit_tokens(output_tokens: int) -> int:
     """The round number that a client which does not know its answer's length would state."""
     return max(256, 1 << (output_tokens - 1).bit_length())
+
+
+def law_of(profile: EngineProfile, kv_tokens: int) -> SpeedLaw:
+    """The cost law of an engine with this profile and this much KV cache."""
+    step = profile.law
+    return SpeedLaw(
+        c0_s=(step.t0 + step.h0) / 1e3,
+        c1_s=step.s_hi / 1e3,
+        c2_s=(step.s_lo + step.g_seq + step.h1) / 1e3,
+        c3_s=step.c_kv / 1e3,
+        c4_s=step.f_attn / 1e3,
+        kv_tokens=kv_tokens,
+        max_requests=profile.max_num_seqs,
+    )
 
 
 def request_work_s(law: SpeedLaw, prompt_tokens: int, output_tokens: int) -> float:

@@ -7,7 +7,8 @@ configured, outcomes are a closed enum, tenants overflow into `other`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -15,7 +16,6 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
-    InfoMetricFamily,
 )
 from prometheus_client.registry import Collector
 
@@ -77,22 +77,32 @@ class _ClassCounts:
 class Metrics:
     """The counters of one process and the registry that exposes them."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot | None], *, show_tenants: bool = True) -> None:
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        show_tenants: bool = True,
+    ) -> None:
         """See the class.
 
         Args:
             snapshot: the core as it is now; None when it cannot be asked (it failed).
+            clock: the core's.
             show_tenants: False puts everybody's work under the tenant `all`.
         """
         self._snapshot = snapshot
+        self._clock = clock
         self._show_tenants = show_tenants
         self._counts: dict[tuple[str, str], _ClassCounts] = {}
         self._tenants = BoundedLabels(MAX_TENANTS)
         self._tenant_gpu_s: dict[tuple[str, str], float] = {}
-        self._before_core: dict[str, int] = {}
         self._errors: dict[str, int] = {}
         self.decision_s = Histogram(_DECISION_BOUNDS_S)
         self.lines_dropped: Callable[[], int] = lambda: 0
+        """Log lines that were not written."""
+        self.early_answers: Callable[[], Mapping[str, int]] = dict
+        """Answers given without asking the core, by code or status; never a client's text."""
         self.registry = CollectorRegistry()
         self.registry.register(_Exposition(self))
         ProcessCollector(registry=self.registry)
@@ -121,10 +131,6 @@ class Metrics:
         elif waited_s > 0:
             counts.wait.observe(waited_s)
 
-    def count_refusal(self, code: str) -> None:
-        """Count an answer given before the core was asked. `code` is one of ours, never a client's text."""
-        self._before_core[code] = self._before_core.get(code, 0) + 1
-
     def count_error(self, where: str) -> None:
         """Count one of our own failures; `where` is a name in our code."""
         self._errors[where] = self._errors.get(where, 0) + 1
@@ -137,13 +143,15 @@ class Metrics:
 
     def families(self) -> Iterator[Metric]:
         """Every metric with its present values."""
-        yield InfoMetricFamily("forebay_build", "Version of Forebay.", value={"version": __version__})
+        build = GaugeMetricFamily("forebay_build_info", "1, with the version as label.", labels=("version",))
+        build.add_metric((__version__,), 1.0)
+        yield build
         yield from self._counters()
         yield from self._histograms()
         snapshot = self._snapshot()
         if snapshot is not None:
             yield from _pool_gauges(snapshot)
-            yield from _endpoint_gauges(snapshot)
+            yield from _endpoint_gauges(snapshot, self._clock())
             yield _gauge(
                 "forebay_waiting_bytes", "Bodies of waiting requests, in bytes.", snapshot.waiting_bytes
             )
@@ -152,36 +160,41 @@ class Metrics:
     def _counters(self) -> Iterator[Metric]:
         labels = ("pool", "class")
         requests = CounterMetricFamily(
-            "forebay_requests", "Requests by how they ended.", labels=(*labels, "outcome")
+            "forebay_requests_total", "Requests by how they ended.", labels=(*labels, "outcome")
         )
         refusals = CounterMetricFamily(
-            "forebay_refusals", "Requests refused, by reason.", labels=(*labels, "reason")
+            "forebay_refusals_total", "Requests refused, by reason.", labels=(*labels, "reason")
         )
-        goodput = CounterMetricFamily("forebay_goodput", "Requests that met their objective.", labels=labels)
+        goodput = CounterMetricFamily(
+            "forebay_goodput_total", "Requests that met their objective.", labels=labels
+        )
         for key, counts in self._counts.items():
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)
                 if outcome.group in _REFUSAL_GROUPS:
                     refusals.add_metric((*key, outcome.value), count)
             goodput.add_metric(key, counts.met)
-        for code, count in self._before_core.items():
-            refusals.add_metric(("", "", code), count)
+        early = CounterMetricFamily(
+            "forebay_early_answers_total", "Answers given before the core was asked.", labels=("reason",)
+        )
+        for reason, count in self.early_answers().items():
+            early.add_metric((reason,), count)
         tenants = CounterMetricFamily(
-            "forebay_tenant_gpu_seconds", "GPU-seconds charged.", labels=("pool", "tenant")
+            "forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=("pool", "tenant")
         )
         for tenant_key, gpu_s in self._tenant_gpu_s.items():
             tenants.add_metric(tenant_key, gpu_s)
         errors = CounterMetricFamily(
-            "forebay_internal_errors", "Failures of Forebay's own code, by place.", labels=("where",)
+            "forebay_internal_errors_total", "Failures of Forebay's own code, by place.", labels=("where",)
         )
         for where, count in self._errors.items():
             errors.add_metric((where,), count)
         dropped = CounterMetricFamily(
-            "forebay_log_lines_dropped",
+            "forebay_log_lines_dropped_total",
             "Log lines not written: too many, or a blocked stderr.",
             value=self.lines_dropped(),
         )
-        yield from (requests, refusals, goodput, tenants, errors, dropped)
+        yield from (requests, refusals, early, goodput, tenants, errors, dropped)
 
     def _histograms(self) -> Iterator[Metric]:
         labels = ("pool", "class")
@@ -261,7 +274,7 @@ def _kv_utilization(endpoint: EndpointView) -> float | None:
     return endpoint.kv_tokens / endpoint.kv_limit if endpoint.kv_limit else None
 
 
-_ENDPOINT_GAUGES: Final[tuple[tuple[str, str, Callable[[EndpointView, Snapshot], float | None]], ...]] = (
+_ENDPOINT_GAUGES: Final[tuple[tuple[str, str, Callable[[EndpointView, float], float | None]], ...]] = (
     ("forebay_inflight_requests", "Requests at the engine.", lambda e, _: e.running_requests),
     ("forebay_inflight_gpu_seconds", "Work at the engine.", lambda e, _: e.work_gpu_s),
     (
@@ -276,19 +289,19 @@ _ENDPOINT_GAUGES: Final[tuple[tuple[str, str, Callable[[EndpointView, Snapshot],
     (
         "forebay_sample_age_seconds",
         "Age of the last reading.",
-        lambda e, s: None if e.sample_at_s is None else max(0.0, s.at_s - e.sample_at_s),
+        lambda e, now: None if e.sample_at_s is None else max(0.0, now - e.sample_at_s),
     ),
 )
 
 
-def _endpoint_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+def _endpoint_gauges(snapshot: Snapshot, now: float) -> Iterator[Metric]:
     places: list[tuple[PoolView, EndpointView]] = [
         (pool, e) for pool in snapshot.pools for e in pool.endpoints
     ]
     for name, text, value_of in _ENDPOINT_GAUGES:
         family = GaugeMetricFamily(name, text, labels=("pool", "endpoint"))
         for pool, endpoint in places:
-            value = value_of(endpoint, snapshot)
+            value = value_of(endpoint, now)
             if value is not None:
                 family.add_metric((pool.name, endpoint.id), value)
         yield family
@@ -298,7 +311,9 @@ def _endpoint_gauges(snapshot: Snapshot) -> Iterator[Metric]:
         labels=("pool", "endpoint", "state"),
     )
     preemptions = CounterMetricFamily(
-        "forebay_engine_preemptions", "Preemptions that the engine reported.", labels=("pool", "endpoint")
+        "forebay_engine_preemptions_total",
+        "Preemptions that the engine reported.",
+        labels=("pool", "endpoint"),
     )
     for pool, endpoint in places:
         for state in EndpointState:

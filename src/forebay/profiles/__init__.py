@@ -23,7 +23,14 @@ _FILE: Final = "engine_profiles.json"
 _FILE_BYTES_MAX: Final = 1 << 20
 _LAW_NUMBERS: Final = ("t0", "n0", "s_lo", "s_hi", "c_kv", "f_attn", "g_seq", "h0", "h1")
 _TEXTS: Final = ("model", "gpu", "weights", "kv_dtype")
-_COUNTS: Final = ("gpus", "kv_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens", "context_tokens")
+_COUNTS: Final = (
+    "gpus",
+    "kv_tokens",
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "context_tokens",
+)
 
 __all__ = ["DEFAULT_PROFILE", "ProfileError", "list_profiles", "load_profile"]
 
@@ -57,7 +64,9 @@ def load_profile(name_or_path: str) -> EngineProfile:
     near = difflib.get_close_matches(name_or_path, packaged, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     names = "".join(f"\n  {known}" for known in packaged)
-    raise ProfileError(f"there is no engine profile {name_or_path!r}{hint}\nKnown, besides a file of your own:{names}")
+    raise ProfileError(
+        f"there is no engine profile {name_or_path!r}{hint}\nKnown, besides a file of your own:{names}"
+    )
 
 
 @functools.cache
@@ -84,7 +93,9 @@ def _from_file(path: Path, name: str | None) -> EngineProfile:
     if not isinstance(profiles, dict) or not profiles:
         raise ProfileError(f"{path}: 'profiles' is an object of profiles by name")
     if name is None and len(profiles) > 1:
-        raise ProfileError(f"{path} holds several profiles: say {path}:NAME with one of {', '.join(profiles)}")
+        raise ProfileError(
+            f"{path} holds several profiles: say {path}:NAME with one of {', '.join(profiles)}"
+        )
     chosen = next(iter(profiles)) if name is None else name
     if chosen not in profiles:
         raise ProfileError(f"{path} has no profile {chosen!r}; it has {', '.join(profiles)}")
@@ -96,8 +107,9 @@ def _parse(name: str, body: Any, source: str) -> EngineProfile:
         raise ProfileError(f"profile {name}: expected an object, found {_kind(body)}")
     law = body.get("step_ms")
     if not isinstance(law, dict):
-        raise ProfileError(f"profile {name}: step_ms: expected an object with {', '.join(_LAW_NUMBERS)}, "
-                           f"found {_kind(law)}")
+        raise ProfileError(
+            f"profile {name}: step_ms: expected an object with {', '.join(_LAW_NUMBERS)}, found {_kind(law)}"
+        )
     numbers = {key: _number(f"profile {name}: step_ms.{key}", law.get(key)) for key in _LAW_NUMBERS}
     counts = {key: _count(f"profile {name}: {key}", body.get(key)) for key in _COUNTS}
     texts = {key: _text(f"profile {name}: {key}", body.get(key)) for key in _TEXTS}
@@ -105,7 +117,11 @@ def _parse(name: str, body: Any, source: str) -> EngineProfile:
     try:
         return EngineProfile(
             name=name,
-            **texts,
+            model=texts["model"],
+            gpu=texts["gpu"],
+            gpus=counts["gpus"],
+            weights=texts["weights"],
+            kv_dtype=texts["kv_dtype"],
             law=StepLaw(
                 t0=numbers["t0"],
                 n0=_count(f"profile {name}: step_ms.n0", law["n0"]),
@@ -117,13 +133,19 @@ def _parse(name: str, body: Any, source: str) -> EngineProfile:
                 h0=numbers["h0"],
                 h1=numbers["h1"],
             ),
-            **counts,
+            kv_tokens=counts["kv_tokens"],
+            block_size=counts["block_size"],
+            max_num_seqs=counts["max_num_seqs"],
+            max_num_batched_tokens=counts["max_num_batched_tokens"],
+            context_tokens=counts["context_tokens"],
             source=_text(f"profile {name}: source", body.get("source", source)),
             fit_error_pct=None if fit is None else _number(f"profile {name}: fit_error_pct", fit),
-            mixed_fit_error_pct=None if mixed is None else _number(f"profile {name}: mixed_fit_error_pct", mixed),
+            mixed_fit_error_pct=None
+            if mixed is None
+            else _number(f"profile {name}: mixed_fit_error_pct", mixed),
         )
     except MisuseError as error:
-        raise ProfileError(f"profile {name}: {error}") from error
+        raise ProfileError(str(error) if name in str(error) else f"profile {name}: {error}") from error
 
 
 def _number(where: str, value: Any) -> float:
@@ -147,4 +169,6 @@ def _text(where: str, value: Any) -> str:
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
-    return {dict: "an object", list: "a list", str: "text", bool: "true or false"}.get(type(value), repr(value))
+    return {dict: "an object", list: "a list", str: "text", bool: "true or false"}.get(
+        type(value), repr(value)
+    )

@@ -119,11 +119,11 @@ def _slots_sample(answer: Answer) -> EngineSample | None:
 def _kv_tokens(look: Look, contexts: list[int]) -> int | None:
     """Tokens that fit into the KV cache.
 
-    With a part of the cache for each slot, that is their sum. With one cache for all slots each of them shows the whole,
-    and the server does not say which way it was started. Overfilling a shared cache makes it fail all running requests at
-    once, so the whole is counted once where it is the model's full length: that is what a server gives each of several
-    slots that share, unless told otherwise. (A shared cache of another size cannot be told: `max_inflight_tokens` is there
-    for that.)
+    With a part of the cache for each slot, that is their sum. With one cache for all slots each of them shows the
+    whole, and the server does not say which way it was started. Overfilling a shared cache makes it fail all running
+    requests at once, so the whole is counted once where it is the model's full length: that is what a server gives
+    each of several slots that share, unless told otherwise. (A shared cache of another size cannot be told from here:
+    `max_inflight_tokens` is there for that.)
     """
     lengths = [
         tokens

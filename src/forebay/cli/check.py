@@ -1,0 +1,72 @@
+"""`forebay check FILE`: says whether a configuration can be used, and what it comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from forebay.admission.settings import Settings
+    from forebay.config import Config
+
+__all__ = ["command"]
+
+
+@click.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+def command(file: Path) -> None:
+    """Validate a configuration file and say what it means.
+
+    FOREBAY_… variables of the environment are taken into account, as `forebay serve -c FILE` would. Exits with 0 if
+    it can be used and with 2 if not.
+    """
+    from forebay.config import ConfigError, load, memory_limit_bytes, to_settings
+    from forebay.profiles import load_profile
+
+    try:
+        loaded = load(file)
+        settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=load_profile)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        count = len(error.problems)
+        click.echo(f"{count} problem{'s' if count != 1 else ''}", err=True)
+        raise SystemExit(2) from None
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"OK: {file}")
+    for line in _summary(loaded.config, settings):
+        click.echo(line)
+
+
+def _summary(config: Config, settings: Settings) -> list[str]:
+    """What the file comes to, defaults filled in: a few lines that a person can hold against what was meant."""
+    lines = [f"listen {config.listen}, admin {config.admin}"]
+    for pool, pool_settings in zip(config.pools, settings.pools, strict=True):
+        bounds = [
+            f"{words} {value:g}"
+            for words, value in (
+                ("at most GPU-seconds", pool_settings.max_gpu_s),
+                ("in flight per endpoint", pool_settings.max_inflight_requests),
+                ("in flight", pool_settings.max_pool_requests),
+                ("waiting", pool_settings.max_queue),
+            )
+            if value is not None
+        ]
+        speed = "learned" if pool_settings.law is None else "from its profile"
+        count = len(pool.endpoints)
+        parts = [
+            f"{count} endpoint{'s' if count != 1 else ''}",
+            f"{pool_settings.gpus} GPU each",
+            f"speed {speed}",
+        ]
+        lines.append(f"pool {pool.name}: {', '.join(parts + bounds)}")
+    for rank, entry in enumerate(settings.classes, start=1):
+        default = ", default" if entry.name == settings.default_class else ""
+        lines.append(
+            f"class {rank} {entry.name}: first token in {entry.ttft_s:g}s, then {entry.tpot_s * 1000:g}ms per token, "
+            f"waits at most {entry.wait_budget_s:g}s, weight {entry.weight:g}, value {entry.value:g}{default}"
+        )
+    lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
+    return lines

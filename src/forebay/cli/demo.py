@@ -1,0 +1,231 @@
+"""`forebay demo`: the same overload with and without Forebay. Parses, shows progress, prints the result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Final, Self
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.progress import TaskID
+    from rich.table import Table
+
+    from forebay.load.felt import ClassReport, Report
+    from forebay.runtime.demo import DemoResult, Progress
+
+ARMS: Final = {"direct": "straight to the engines", "forebay": "through Forebay"}
+CLEARLY: Final = 1.1
+"""Goodput must differ by this factor before the verdict speaks of a difference."""
+LATE_ENGINES: Final = 0.02
+"""Part of the time that the emulated engines may fall behind without a warning."""
+LATE_CLIENT_S: Final = 0.1
+
+
+@click.command("demo", short_help="Show the same overload with and without Forebay, and a result table.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(4, 3600),
+    default=40,
+    show_default=True,
+    help="Scored time of each arm.",
+)
+@click.option(
+    "--load", type=click.FloatRange(0.1, 10), default=2, show_default=True, help="Offered work over capacity."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same requests.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout instead of the table."
+)
+@click.option("--no-browser", is_flag=True, help="Do not open a dashboard (there is none to open yet).")
+def command(seconds: float, load: float, seed: int, as_json: bool, no_browser: bool) -> None:
+    """Show the same overload with and without Forebay, and a result table.
+
+    Two emulated engines get the same bursts of requests twice: first straight, then through `forebay serve` with
+    nothing configured. Nothing leaves this machine, no GPU is needed, and nothing is left running. With the
+    default settings it takes about two minutes.
+    """
+    import uvloop
+    from rich.console import Console
+
+    from forebay.runtime.children import ChildFailed
+    from forebay.runtime.demo import DemoPlan, Stopped, run_demo
+
+    del no_browser  # accepted, so that scripts which say it go on working when there is a dashboard
+    screen = Console(stderr=True)
+    plan = DemoPlan(seconds_s=seconds, load=load, seed=seed)
+    screen.print(
+        f"Two emulated engines, together good for {plan.capacity_rps:.1f} requests/s of this mix. "
+        f"Offered: {load:g} times that, in bursts."
+    )
+    show = _Screen(screen)
+    try:
+        with show:
+            result = uvloop.run(run_demo(plan, show))
+    except Stopped as stop:
+        screen.print("Stopped; nothing is left running.")
+        sys.exit(128 + stop.number)
+    except ChildFailed as failure:
+        raise click.ClickException(str(failure)) from None
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+        return
+    output = Console(highlight=False)
+    output.print(class_table(result))
+    output.print(summary_table(result))
+    output.print(verdict(result))
+
+
+class _Screen:
+    """Shows the progress: a moving bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description:24}"),
+            BarColumn(bar_width=24),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=console,
+            refresh_per_second=4,
+            disable=not console.is_terminal,
+        )
+        self._bar: TaskID | None = None
+        self._said_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def starting(self, arm: str) -> None:
+        self._bar = self._bars.add_task(ARMS[arm], total=None, state="starting the engines")
+        self._said_s = 0.0
+        if not self._console.is_terminal:
+            self._console.print(f"{ARMS[arm]}: starting the engines")
+
+    def progress(self, progress: Progress) -> None:
+        state = _state(progress)
+        if self._bar is not None:
+            self._bars.update(self._bar, total=progress.total_s, completed=progress.elapsed_s, state=state)
+        if not self._console.is_terminal and progress.elapsed_s >= self._said_s:
+            self._said_s += 10
+            self._console.print(
+                f"{ARMS[progress.arm]}: {progress.elapsed_s:3.0f} s: {state}", highlight=False
+            )
+
+
+def _state(progress: Progress) -> str:
+    counts = progress.counts
+    if progress.warming_up:
+        return f"warming up at half load, not scored · {counts.completed} answered"
+    on_time = f"{progress.met / progress.scored:.0%} on time" if progress.scored else "bursts begin"
+    return f"{on_time} · {counts.open} open · {counts.refused} refused"
+
+
+def class_table(result: DemoResult) -> Table:
+    """Both arms side by side, class by class."""
+    from rich import box
+    from rich.table import Table
+
+    title = f"{result.plan.load:g} times what the engines can serve, for {result.plan.seconds_s:g} seconds"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column("class")
+    headings = (
+        *("offered", "direct\non time", "direct\nTTFT p50 / p99"),
+        *("Forebay\non time", "Forebay\nrefused", "Forebay\nTTFT p50 / p99"),
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name, direct in result.direct.report.classes.items():
+        forebay = result.forebay.report.classes[name]
+        table.add_row(
+            *(name, f"{direct.offered}", _on_time(direct), _ttft(direct)),
+            *(_on_time(forebay), f"{forebay.refused}", _ttft(forebay)),
+        )
+    return table
+
+
+def _on_time(one: ClassReport) -> str:
+    return f"{one.met_slo / one.offered:.0%}" if one.offered else "–"
+
+
+def _ttft(one: ClassReport) -> str:
+    if one.ttft_p50_s is None or one.ttft_p99_s is None:
+        return "–"
+    return f"{one.ttft_p50_s:.2f} / {one.ttft_p99_s:.2f} s"
+
+
+def summary_table(result: DemoResult) -> Table:
+    """Both arms as a whole."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("all classes")
+    for heading in ("direct", "Forebay"):
+        table.add_column(heading, justify="right")
+    reports = (result.direct.report, result.forebay.report)
+    rows: list[tuple[str, Callable[[Report], str]]] = [
+        ("goodput: requests on time per second", lambda report: f"{report.goodput_rps:.1f}"),
+        ("on time, of all offered", lambda report: f"{report.slo_attainment:.0%}"),
+        ("on time, of those not refused", lambda report: f"{report.admitted_attainment:.0%}"),
+        ("refused", lambda report: f"{report.refusals}"),
+        ("… and told when to come back", lambda report: f"{report.refusals_with_retry_after}"),
+        ("still waiting or running at the end", lambda report: f"{report.unanswered}"),
+        ("failed", lambda report: f"{report.errors}"),
+        ("thrown out of engine memory (preemptions)", lambda report: f"{report.preemptions}"),
+    ]
+    for label, cell in rows:
+        table.add_row(label, *(cell(report) for report in reports))
+    return table
+
+
+def verdict(result: DemoResult) -> str:
+    """The result in words, and what to doubt about it."""
+    direct, forebay = result.direct.report, result.forebay.report
+    said = [_comparison(direct, forebay)]
+    if forebay.refusals:
+        told = forebay.refusals_with_retry_after
+        everyone = "each was" if told == forebay.refusals else f"only {told} were"
+        said.append(f"It turned {forebay.refusals} away, and {everyone} told when to come back.")
+    if direct.preemptions:
+        said.append(
+            f"Straight, the engines threw running requests out of their memory {direct.preemptions} times "
+            f"and did that work again; behind Forebay {forebay.preemptions or 0} times."
+        )
+    said += _doubts(result)
+    return " ".join(said)
+
+
+def _doubts(result: DemoResult) -> list[str]:
+    """What the machine could not keep up with, in either arm."""
+    behind_s = max(result.direct.engine_late_s, result.forebay.engine_late_s)
+    late_s = max(result.direct.report.late_p99_s, result.forebay.report.late_p99_s)
+    doubts = []
+    if behind_s > LATE_ENGINES * result.plan.seconds_s:
+        doubts.append(f"the emulated engines fell {behind_s:.1f} s behind what they emulate")
+    if late_s > LATE_CLIENT_S:
+        doubts.append(f"one request in a hundred was sent {late_s:.1f} s late or more")
+    if not doubts:
+        return []
+    return [f"But this machine was too busy: {' and '.join(doubts)}. Try again with nothing else running."]
+
+
+def _comparison(direct: Report, forebay: Report) -> str:
+    shares = f"{forebay.slo_attainment:.0%} of all requests were on time, and {direct.slo_attainment:.0%} without it"
+    if forebay.goodput_rps >= direct.goodput_rps * CLEARLY and forebay.goodput_rps > 0:
+        if direct.goodput_rps > 0:
+            return f"With Forebay {forebay.goodput_rps / direct.goodput_rps:.1f} times as many: {shares}."
+        return f"With Forebay {shares}."
+    if forebay.goodput_rps >= direct.goodput_rps / CLEARLY:
+        return f"No clear difference: with Forebay {shares}. Admission control shows its use in an overload."
+    return f"Forebay did worse here: with it {shares}."

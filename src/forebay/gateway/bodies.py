@@ -1,0 +1,46 @@
+"""How many bytes of request bodies are in memory: being read, or waiting.
+
+The core bounds what waits; this bounds both together before a body is read, so that a burst of large uploads cannot
+take the process's memory. Whoever reserves or adds gives back the same number.
+"""
+
+from __future__ import annotations
+
+from forebay.admission.retry_after import RetryAfter
+
+__all__ = ["BodyRoom"]
+
+
+class BodyRoom:
+    """The account of one gateway."""
+
+    __slots__ = ("_retry_after", "limit_bytes", "taken_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.taken_bytes = 0
+        self._retry_after = RetryAfter()
+
+    def left_bytes(self) -> int:
+        """Room for further bodies."""
+        return max(self.limit_bytes - self.taken_bytes, 0)
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Takes room for a body that is about to be read; False if there is not enough."""
+        if size_bytes > self.limit_bytes - self.taken_bytes:
+            return False
+        self.taken_bytes += size_bytes
+        return True
+
+    def add(self, size_bytes: int) -> None:
+        """A body that has been read must wait: the core has agreed, so it is counted without asking."""
+        self.taken_bytes += size_bytes
+
+    def remove(self, size_bytes: int) -> None:
+        """Gives room back."""
+        self.taken_bytes -= size_bytes
+        assert self.taken_bytes >= 0
+
+    def promise_s(self) -> float:
+        """When somebody who found no room may come back: soon, but not all at once."""
+        return self._retry_after.promise_s(1.0)

@@ -1,0 +1,102 @@
+"""What an engine's answer says: is it a stream, an error, and how much was used.
+
+Engines agree on little here: error objects are nested or flat, their codes are numbers or names, and a request may be
+refused inside a `200` by the first event of a stream. Pure functions over bytes; nothing is decoded that need not be.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from forebay.admission.model import Usage
+from forebay.gateway.refusals import Answer
+from forebay.http.message import Headers, ResponseHead, get_header
+
+__all__ = ["answer_from_event", "is_refusal", "is_stream", "usage_of_body", "usage_of_object"]
+
+_OTHER_ENDPOINT_MAY_HELP: Final = frozenset({408, 425, 429})
+
+
+class _CachedTokens(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _CachedTokens | None = None
+
+
+class _Whole(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+class _Nested(msgspec.Struct, gc=False):
+    code: int | str | None = None
+
+
+class _ErrorEvent(msgspec.Struct, gc=False):
+    error: _Nested | str | None = None
+    code: int | str | None = None
+
+
+_decode_usage: Final = msgspec.json.Decoder(_Usage).decode
+_decode_whole: Final = msgspec.json.Decoder(_Whole).decode
+_decode_error: Final = msgspec.json.Decoder(_ErrorEvent).decode
+
+
+def is_stream(head: ResponseHead) -> bool:
+    """True if the answer is a stream of events, whatever the client asked for."""
+    if not 200 <= head.status < 300:
+        return False
+    kind = get_header(head.headers, b"content-type")
+    return kind is not None and kind[:17].lower() == b"text/event-stream"
+
+
+def is_refusal(status: int) -> bool:
+    """True if this status says that another endpoint, or a later try, may do better.
+
+    Other 4xx judge the request itself and are the answer to it.
+    """
+    return status >= 500 or status in _OTHER_ENDPOINT_MAY_HELP
+
+
+def answer_from_event(data: bytes) -> Answer:
+    """The error that a stream began with, as the plain answer it should have been."""
+    headers: Headers = [(b"content-type", b"application/json")]
+    try:
+        event = _decode_error(data)
+    except (msgspec.DecodeError, RecursionError):
+        return Answer(502, headers, data)
+    code = event.error.code if isinstance(event.error, _Nested) else event.code
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    return Answer(status, headers, data)
+
+
+def usage_of_object(data: bytes) -> Usage | None:
+    """Token counts from the JSON text of a `usage` object; None where there are none to be believed."""
+    try:
+        return _usage(_decode_usage(data))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def usage_of_body(data: bytes) -> Usage | None:
+    """Token counts from a whole non-streamed answer."""
+    try:
+        return _usage(_decode_whole(data).usage)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _usage(read: _Usage | None) -> Usage | None:
+    if read is None or read.prompt_tokens is None:
+        return None
+    output_tokens = read.completion_tokens or 0
+    if read.prompt_tokens < 0 or output_tokens < 0:
+        return None
+    details = read.prompt_tokens_details
+    cached_tokens = details.cached_tokens if details is not None and details.cached_tokens else 0
+    return Usage(read.prompt_tokens, output_tokens, max(cached_tokens, 0))

@@ -1,0 +1,152 @@
+"""The data plane's front: takes each request head to what answers it.
+
+For: `runtime`, which puts it behind an `http.server.HttpServer`. Owns what all requests share: the connections to the
+engines, the progress reports, the room for bodies, the lookups. Never blocks and never makes a task; a request that
+needs no engine is answered before this returns.
+"""
+
+from __future__ import annotations
+
+import secrets
+import urllib.parse
+from collections import Counter
+
+from forebay.admission.model import TicketId
+from forebay.admission.outcomes import Outcome
+from forebay.gateway.bodies import BodyRoom
+from forebay.gateway.demand import BadRequest
+from forebay.gateway.headers import read_claims, safe_id
+from forebay.gateway.passing import PassedGet
+from forebay.gateway.ports import Core, Directory, GatewaySettings
+from forebay.gateway.progress import Progress
+from forebay.gateway.refusals import Answer, error_body, plain_error, retry_headers
+from forebay.gateway.relay import Relay
+from forebay.gateway.routes import (
+    ADMITTED,
+    HEALTH_PATH,
+    MODELS_PATH,
+    AdmittedRoute,
+    allowed_methods,
+    not_allowed,
+    not_found,
+)
+from forebay.gateway.routing import Routing
+from forebay.gateway.upstreams import Upstreams
+from forebay.http.exchange import Exchange
+from forebay.http.message import Headers, get_header
+
+__all__ = ["Gateway"]
+
+_HEALTHY = Answer(200, [(b"content-type", b"application/json")], b'{"status":"ok"}')
+
+
+class Gateway:
+    """Handler of the main port."""
+
+    def __init__(self, core: Core, directory: Directory, settings: GatewaySettings) -> None:
+        self.core = core
+        self.settings = settings
+        self.routing = Routing(directory.serving)
+        self.upstreams = Upstreams(settings)
+        self.progress = Progress(core.feed, core.now, settings.progress_interval_s)
+        self.bodies = BodyRoom(settings.max_waiting_bytes)
+        self.early_answers: Counter[str] = Counter()
+        """Answers given without asking the core, by code: bad input, no room for the body, draining."""
+        self._directory = directory
+        # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
+        self._id_prefix = secrets.token_hex(6).encode("ascii")
+        self.upstreams.update(directory.serving)
+
+    def reconfigure(self, settings: GatewaySettings) -> None:
+        """Takes over settings for requests from now on."""
+        self.settings = settings
+        self.bodies.limit_bytes = settings.max_waiting_bytes
+        self.progress.interval_s = settings.progress_interval_s
+
+    def close(self) -> None:
+        """Stops reports and closes idle connections to the engines. For after the last request."""
+        self.progress.close()
+        self.upstreams.close()
+
+    def own_id(self, ticket: TicketId) -> bytes:
+        """`x-forebay-id`: the key of a request in logs, explanations and the admin port."""
+        return b"%b-%x" % (self._id_prefix, ticket)
+
+    def answered_early(self, code: str) -> None:
+        """Counts an answer that was given without asking the core."""
+        self.early_answers[code] += 1
+
+    # From the server
+
+    def on_request(self, exchange: Exchange) -> None:
+        head = exchange.head
+        serving = self._directory.serving
+        if serving is not self.routing.serving:
+            self.routing = Routing(serving)
+            self.upstreams.update(serving)
+        route = ADMITTED.get(head.path)
+        if route is None or head.method != b"POST":
+            self._answer_other(exchange)
+        elif serving.draining:
+            self._answer(exchange, self._draining())
+        else:
+            self._admit(exchange, route)
+
+    def protocol_error(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
+        self.answered_early(code)
+        answer = plain_error(status, code, message[:1].upper() + message[1:].rstrip(".") + ".")
+        return answer.headers, answer.body
+
+    # Ways to answer
+
+    def _admit(self, exchange: Exchange, route: AdmittedRoute) -> None:
+        try:
+            claims = read_claims(exchange.head.headers, self.core.now(), self.routing.serving.classes)
+        except BadRequest as error:
+            self._answer(exchange, plain_error(400, "invalid_request", error.message, error.param))
+            return
+        Relay(self, exchange, route, claims).begin()
+
+    def _answer_other(self, exchange: Exchange) -> None:
+        """Everything that is not admitted: none of it waits in a queue, counts against a limit or needs an engine."""
+        head = exchange.head
+        path, method = head.path, head.method
+        allow = allowed_methods(path, self.settings.passed_gets)
+        if path == "*" and method == b"OPTIONS":
+            allow = b"GET, HEAD, POST, OPTIONS"
+        if allow is None:
+            answer = not_found(path)
+        elif method == b"OPTIONS":
+            answer = Answer(204, [(b"allow", allow)], b"")
+        elif method not in allow.split(b", "):
+            answer = not_allowed(allow)
+        elif path == HEALTH_PATH:
+            answer = _HEALTHY
+        elif path == MODELS_PATH:
+            answer = self.routing.model_list()
+        elif path in self.settings.passed_gets:
+            PassedGet(exchange, self.routing.endpoints(), self.upstreams).start()
+            return
+        else:
+            answer = self.routing.model_entry(urllib.parse.unquote(path.removeprefix(MODELS_PATH + "/")))
+        self._answer(exchange, answer)
+
+    def _answer(self, exchange: Exchange, answer: Answer) -> None:
+        if answer.status >= 400:
+            self.answered_early(str(answer.status))
+        headers = answer.headers
+        request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"")
+        if request_id:
+            headers = [*headers, (b"x-request-id", request_id)]
+        exchange.respond(answer.status, headers, answer.body)
+
+    def _draining(self) -> Answer:
+        message = (
+            "This gateway is shutting down and takes no new requests; another one may. Try again in 1 to 2 s."
+        )
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"x-forebay-reason", Outcome.DRAINING.value.encode("ascii")),
+            *retry_headers(self.bodies.promise_s()),
+        ]
+        return Answer(503, headers, error_body(503, Outcome.DRAINING.value, message))

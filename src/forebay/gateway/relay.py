@@ -1,0 +1,426 @@
+"""One proxied request: from its head to its end, on whatever way out.
+
+For: the client's half of a request and its tie to the core; the engine's half is `attempt`. A relay owns the exchange
+with the client, the body while another attempt may need it, and the open attempt. It carries out what the core
+decides and never decides itself.
+
+How the core is told exactly once. A relay is in one stage at a time, and only these moves exist:
+
+    READING ──arrived──► WAITING ◄──attempt_failed── RUNNING ──first byte──► RELAYING
+       │                    │ └──────dispatch──────────►│                        │
+       └──────► OVER ◄──────┴───────────────────────────┴────────────────────────┘
+
+READING owes the core nothing. Each way from WAITING, RUNNING or RELAYING to OVER goes through `_leave`, which is where
+the stage changes: by the core's own word (refusal, abort: nothing to tell), by the client's leaving (`ClientLeft`), or
+by the end of the answer (`Ended`). A failed attempt tells `AttemptFailed` on the move back to WAITING. What comes
+later finds the stage OVER and does nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Protocol
+
+from forebay.admission.effects import Abort, Dispatch, Hold
+from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
+from forebay.admission.model import DecisionRecord, Demand, Refusal, TicketId, Usage
+from forebay.admission.outcomes import Outcome
+from forebay.gateway.attempt import Attempt
+from forebay.gateway.bodies import BodyRoom
+from forebay.gateway.demand import Ask, BadRequest, unstated_limit
+from forebay.gateway.headers import Claims, answer_headers
+from forebay.gateway.ports import Core, GatewaySettings
+from forebay.gateway.progress import Progress
+from forebay.gateway.refusals import (
+    Answer,
+    decision_header,
+    error_body,
+    plain_error,
+    refusal_answer,
+    retry_headers,
+    seconds,
+    status_of,
+)
+from forebay.gateway.routes import AdmittedRoute
+from forebay.gateway.routing import Routing, Unroutable
+from forebay.gateway.upstreams import Upstreams
+from forebay.http.exchange import BodyFailure, Exchange
+from forebay.http.message import Headers, get_header
+
+__all__ = ["Desk", "Relay"]
+
+
+class Desk(Protocol):
+    """What all relays of a gateway share."""
+
+    core: Core
+    settings: GatewaySettings
+    routing: Routing
+    upstreams: Upstreams
+    progress: Progress
+    bodies: BodyRoom
+
+    def own_id(self, ticket: TicketId) -> bytes:
+        """`x-forebay-id` of a ticket."""
+
+    def answered_early(self, code: str) -> None:
+        """Counts an answer that was given without asking the core."""
+
+
+class _Stage(Enum):
+    READING = "reading the body"
+    WAITING = "waiting for the core's word"
+    RUNNING = "an attempt is open, nothing was relayed"
+    RELAYING = "the answer is being relayed"
+    OVER = "over"
+
+
+_READING, _WAITING, _RUNNING, _RELAYING, _OVER = _Stage
+_NO_TICKET: Final = TicketId(0)
+_NOT_WAITED: Final = (b"x-queue-time", b"0.000")
+
+
+class Relay:
+    """The life of one request to an inference path. Listener of its ticket and owner of its attempts."""
+
+    __slots__ = (
+        "_attempt",
+        "_body",
+        "_claims",
+        "_desk",
+        "_dispatch",
+        "_engine_error",
+        "_exchange",
+        "_failure",
+        "_hold",
+        "_reserved_bytes",
+        "_route",
+        "_stage",
+        "_ticket",
+        "_waiting_bytes",
+    )
+
+    def __init__(self, desk: Desk, exchange: Exchange, route: AdmittedRoute, claims: Claims) -> None:
+        self._desk = desk
+        self._exchange = exchange
+        self._route = route
+        self._claims = claims
+        self._stage = _READING
+        self._ticket = _NO_TICKET
+        self._body = b""
+        self._attempt: Attempt | None = None
+        self._dispatch: DecisionRecord | None = None
+        self._hold: DecisionRecord | None = None
+        self._engine_error: Answer | None = None
+        self._failure: Failure | None = None
+        self._reserved_bytes = 0
+        self._waiting_bytes = 0
+
+    # The request
+
+    def begin(self) -> None:
+        """Reads the body, or refuses it unread."""
+        exchange = self._exchange
+        declared_bytes = exchange.head.content_length or 0
+        room = self._desk.bodies
+        limit_bytes = self._desk.settings.max_body_bytes
+        if declared_bytes > limit_bytes:
+            self._body_failed(BodyFailure.TOO_LARGE)
+            return
+        if exchange.head.chunked:
+            # The length is not known, so all that it may become is set aside while it is read.
+            declared_bytes = min(limit_bytes, max(room.left_bytes(), 1))
+        if not room.reserve(declared_bytes):
+            self._refuse_for_bytes()
+            return
+        self._reserved_bytes = declared_bytes
+        exchange.on_disconnect = self._client_left
+        exchange.read_body(declared_bytes, self._arrived, self._body_failed)
+
+    def _arrived(self, body: bytes) -> None:
+        self._release_reserved()
+        desk = self._desk
+        try:
+            ask = self._route.read(body)
+            pool = desk.routing.pool_for(ask.model)
+        except BadRequest as error:
+            self._answer_early(
+                plain_error(400, "invalid_request", error.message, error.param), "invalid_request"
+            )
+            return
+        except Unroutable as error:
+            self._answer_early(
+                error.answer, "model_not_found" if error.answer.status == 404 else "invalid_request"
+            )
+            return
+        if ask.max_output_tokens is None and self._route.completion:
+            ask.max_output_tokens = unstated_limit(pool.engine)
+        exchange = self._exchange
+        exchange.on_drain_change = self._drain_changed
+        exchange.on_slow_reader = self._reader_is_slow
+        self._body = body
+        self._ticket = desk.core.new_ticket()
+        self._stage = _WAITING
+        desk.core.register(self._ticket, self)
+        desk.core.feed(Arrived(self._demand(ask, pool.name, len(body))))
+
+    def _demand(self, ask: Ask, pool_name: str, body_bytes: int) -> Demand:
+        claims = self._claims
+        return Demand(
+            ticket=self._ticket,
+            pool=pool_name,
+            class_name=claims.class_name or self._desk.routing.serving.default_class,
+            model=ask.model or "",
+            stream=ask.stream,
+            prompt_bytes=ask.prompt_bytes,
+            body_bytes=body_bytes,
+            prompt_tokens=ask.prompt_tokens,
+            extra_prompt_tokens=ask.extra_prompt_tokens,
+            max_output_tokens=ask.max_output_tokens,
+            samples=ask.samples,
+            first_token_by_s=claims.first_token_by_s,
+            patience_until_s=claims.patience_until_s,
+            session=claims.session,
+            retry_count=claims.retry_count,
+        )
+
+    def _body_failed(self, failure: BodyFailure) -> None:
+        limited_bytes = self._reserved_bytes
+        self._release_reserved()
+        settings = self._desk.settings
+        if failure is BodyFailure.TOO_LARGE:
+            if 0 < limited_bytes < settings.max_body_bytes:
+                self._refuse_for_bytes()
+                return
+            message = f"The request body is larger than {settings.max_body_bytes} bytes, the limit here."
+            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message)
+        elif failure is BodyFailure.TIMEOUT:
+            answer = plain_error(408, "request_timeout", "The request body came too slowly.")
+        else:
+            answer = plain_error(400, "invalid_request", "The request body's chunked coding is broken.")
+        self._answer_early(answer, str(answer.status))
+
+    def _refuse_for_bytes(self) -> None:
+        """No memory for another body: told before it is read."""
+        settings = self._desk.settings
+        most = settings.max_waiting_bytes
+        if (self._exchange.head.content_length or 0) > most:
+            message = f"The request body is larger than {most} bytes, all that may wait here."
+            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message)
+        else:
+            status = settings.overload_status
+            message = (
+                f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s."
+            )
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"x-forebay-reason", b"queue_full"),
+                *retry_headers(self._desk.bodies.promise_s()),
+            ]
+            answer = Answer(status, headers, error_body(status, Outcome.QUEUE_FULL.value, message))
+        self._answer_early(answer, str(answer.status))
+
+    def _answer_early(self, answer: Answer, code: str) -> None:
+        self._stage = _OVER
+        self._desk.answered_early(code)
+        headers = answer.headers
+        if self._claims.request_id is not None:
+            headers = [*headers, (b"x-request-id", self._claims.request_id)]
+        self._exchange.respond(answer.status, headers, answer.body)
+
+    # What the core decides
+
+    def on_dispatch(self, effect: Dispatch) -> None:
+        if self._stage is _OVER or self._stage is _RELAYING:
+            return  # The client has left or been served; the core will hear of it, or has.
+        if self._attempt is not None:
+            self._attempt.give_up()
+        desk = self._desk
+        self._stop_waiting()
+        self._stage = _RUNNING
+        self._dispatch = effect.record
+        target = desk.upstreams.get(effect.endpoint)
+        if target is None:
+            self._attempt = None
+            self._stage = _WAITING
+            desk.core.feed(AttemptFailed(self._ticket, effect.endpoint, Failure.CONNECT))
+            return
+        attempt = self._attempt = Attempt(self, self._exchange, target, self._ticket, desk.progress)
+        head = target.post_head(self._target(), self._claims.forward, len(self._body))
+        attempt.start(head, self._body)
+
+    def on_hold(self, effect: Hold) -> None:
+        if self._stage is _RUNNING and self._attempt is not None:
+            # The engine stalled, and the core takes the request back before it has begun.
+            self._attempt.give_up()
+            self._attempt = None
+            self._stage = _WAITING
+        if self._stage is not _WAITING:
+            return
+        if self._hold is None:
+            self._hold = effect.record
+        if not self._waiting_bytes:
+            self._waiting_bytes = len(self._body)
+            self._desk.bodies.add(self._waiting_bytes)
+
+    def on_refuse(self, refusal: Refusal, evicted: bool) -> None:
+        if self._stage is _OVER:
+            return
+        self._leave()
+        answer = refusal_answer(refusal, self._desk.settings.overload_status)
+        headers = [*answer.headers, *self._identity([])]
+        if self._hold is not None and self._hold.position:
+            headers.append((b"x-queue-position", b"%d" % self._hold.position))
+        if self._claims.explain:
+            headers.append((b"x-forebay-decision", decision_header(refusal.record)))
+        self._exchange.respond(answer.status, headers, answer.body)
+
+    def on_abort(self, effect: Abort) -> None:
+        if self._stage is _OVER:
+            return
+        stage, attempt = self._stage, self._attempt
+        if attempt is not None:
+            attempt.give_up()
+        if stage is _RELAYING and attempt is not None:
+            if attempt.streams:
+                attempt.end_stream(effect.outcome, effect.detail)
+            else:
+                self._exchange.abort()
+            self._leave()
+            return
+        self._leave()
+        self._answer_failure(effect, silent=stage is _RUNNING)
+
+    def _answer_failure(self, effect: Abort, *, silent: bool) -> None:
+        """No attempt gave an answer: the engine's own error where there is one, else ours."""
+        error = self._engine_error
+        own = [*self.own_headers([]), (b"x-forebay-reason", effect.outcome.value.encode("ascii"))]
+        if error is not None:
+            headers = answer_headers(error.headers, own, sse=False)
+            if error.status in (429, 503, 529) and get_header(error.headers, b"retry-after") is None:
+                headers += retry_headers(effect.retry_after_s or 1.0)
+            self._exchange.respond(error.status, headers, error.body)
+            return
+        outcome = effect.outcome
+        status = status_of(outcome, self._desk.settings.overload_status)
+        if status == 502 and (silent or self._failure is Failure.TIMEOUT):
+            status = 504
+        headers = [(b"content-type", b"application/json"), *own]
+        if effect.retry_after_s is not None:
+            headers += retry_headers(effect.retry_after_s)
+        elif status == 503:
+            headers += retry_headers(1.0)
+        message = f"The engine gave no answer. {effect.detail}".rstrip()
+        self._exchange.respond(status, headers, error_body(status, outcome.value, message))
+
+    # What the attempt reports
+
+    def own_headers(self, engine: Headers) -> Headers:
+        """Our headers on an answer: who it is, how long it waited and, where asked for, why."""
+        headers = self._identity(engine)
+        hold, record = self._hold, self._dispatch
+        if hold is not None and record is not None:
+            headers.append((b"x-queue-time", seconds(record.waited_s)))
+            headers.append((b"x-queue-predict-wait", seconds(hold.predicted_wait_s)))
+            headers.append((b"x-queue-position", b"%d" % hold.position))
+        else:
+            headers.append(_NOT_WAITED)
+        if self._claims.explain and record is not None:
+            headers.append((b"x-forebay-decision", decision_header(record)))
+        return headers
+
+    def first_byte_passed(self) -> None:
+        """The answer is being relayed: no other attempt can follow, and the body is not needed any more."""
+        if self._stage is _RUNNING:
+            self._stage = _RELAYING
+            self._body = b""
+            self._desk.core.feed(FirstTokenCame(self._ticket))
+
+    def attempt_failed(self, failure: Failure, answer: Answer | None, *, engine_goes_on: bool) -> None:
+        """Nothing was relayed. The core says what follows."""
+        attempt = self._attempt
+        if self._stage is not _RUNNING or attempt is None:
+            return
+        self._attempt = None
+        self._stage = _WAITING
+        self._failure = failure
+        if answer is not None:
+            self._engine_error = answer
+        self._desk.core.feed(
+            AttemptFailed(self._ticket, attempt.endpoint, failure, engine_goes_on=engine_goes_on)
+        )
+
+    def answer_ended(self, outcome: Outcome, usage: Usage | None, output_events: int) -> None:
+        """The exchange is finished or aborted; the account is closed."""
+        if self._stage is _RUNNING or self._stage is _RELAYING:
+            self._leave()
+            self._desk.core.feed(Ended(self._ticket, outcome, usage, output_events))
+
+    # What the client does
+
+    def _client_left(self) -> None:
+        stage, attempt = self._stage, self._attempt
+        if stage is _OVER:
+            return
+        if stage is _READING:
+            self._stage = _OVER
+            self._release_reserved()
+            return
+        output_events = 0
+        if attempt is not None:
+            output_events = attempt.output_events
+            attempt.give_up()
+        self._leave()
+        self._desk.core.feed(ClientLeft(self._ticket, output_events))
+
+    def _drain_changed(self, paused: bool) -> None:
+        if self._attempt is not None:
+            self._attempt.pause(paused)
+
+    def _reader_is_slow(self) -> None:
+        stage, attempt = self._stage, self._attempt
+        if stage is not _RELAYING or attempt is None:
+            return
+        output_events = attempt.output_events
+        attempt.give_up()
+        # What waits in the buffer is lost either way; the event tells a reader that wakes up in time.
+        if attempt.streams:
+            attempt.end_stream(Outcome.SLOW_READER, "")
+        else:
+            self._exchange.abort()
+        self._leave()
+        self._desk.core.feed(
+            Ended(self._ticket, Outcome.SLOW_READER, None, output_events, engine_goes_on=True)
+        )
+
+    # Small parts
+
+    def _leave(self) -> None:
+        """The one way to OVER for a request that the core knows."""
+        self._stage = _OVER
+        self._stop_waiting()
+        self._attempt = None
+        self._body = b""
+
+    def _stop_waiting(self) -> None:
+        if self._waiting_bytes:
+            self._desk.bodies.remove(self._waiting_bytes)
+            self._waiting_bytes = 0
+
+    def _release_reserved(self) -> None:
+        if self._reserved_bytes:
+            self._desk.bodies.remove(self._reserved_bytes)
+            self._reserved_bytes = 0
+
+    def _identity(self, engine: Headers) -> Headers:
+        own_id = self._desk.own_id(self._ticket)
+        request_id = self._claims.request_id or get_header(engine, b"x-request-id") or own_id
+        return [(b"x-forebay-id", own_id), (b"x-request-id", request_id)]
+
+    def _target(self) -> bytes:
+        """Path and query for the engine. A target in absolute form names our host, which is not for the engine."""
+        head = self._exchange.head
+        if head.target.startswith(b"/"):
+            return head.target
+        path = head.path.encode("ascii")
+        return path + b"?" + head.query if head.query else path

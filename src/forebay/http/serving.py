@@ -1,0 +1,81 @@
+"""What all connections of one server share, and what the layer above implements to be served.
+
+Owns the set of open connections and the coarse clock that they read. Never starts or closes anything itself:
+`server` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Protocol
+
+from forebay.http.limits import ServerLimits
+from forebay.http.message import Headers
+
+if TYPE_CHECKING:
+    from forebay.http.connection import ServerConnection
+    from forebay.http.exchange import Exchange
+
+__all__ = ["Handler", "Serving"]
+
+
+class Handler(Protocol):
+    """The owner of all requests of a server."""
+
+    def on_request(self, exchange: Exchange) -> None:
+        """A head is complete; its body has not been read. See `Exchange` for the duties that follow."""
+
+    def protocol_error(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
+        """Headers and body for an answer that the server gives itself, before there is an exchange.
+
+        Args:
+            status: 400, 408, 417 or 431.
+            code: `invalid_request`, `request_timeout` or `head_too_large`.
+        """
+
+
+def _not_started(_callback: Callable[[], None]) -> None:
+    raise RuntimeError("the server has not been started")
+
+
+class Serving:
+    """The shared part of a server's connections. `refresh` is called by the server's sweep."""
+
+    __slots__ = (
+        "call_soon",
+        "close_tail",
+        "closing",
+        "connections",
+        "handler",
+        "keep_tail",
+        "keep_tail_old",
+        "limits",
+        "now",
+        "on_empty",
+        "sweep_s",
+    )
+
+    def __init__(self, handler: Handler, limits: ServerLimits) -> None:
+        self.call_soon: Callable[[Callable[[], None]], object] = _not_started
+        self.handler = handler
+        self.limits = limits
+        self.sweep_s = limits.sweep_s
+        self.connections: set[ServerConnection] = set()
+        self.closing = False
+        """True: every answer closes its connection, and no new connections are kept."""
+        self.on_empty: Callable[[], None] | None = None
+        """Called when the last connection is gone."""
+        self.now = 0.0
+        """Loop time of the last sweep: old by `sweep_s` at most, and free to read."""
+        self.close_tail = self.keep_tail = self.keep_tail_old = b""
+        """Last lines of an answer's head, after which its connection closes, lives on, lives on with an
+        HTTP/1.0 client."""
+
+    def refresh(self, now: float, unix_time_s: float) -> None:
+        """Sets the clock and the Date field. HTTP dates have whole seconds, so a sweep is exact enough."""
+        self.now = now
+        date = b"date: %b\r\n" % formatdate(unix_time_s, usegmt=True).encode("ascii")
+        self.close_tail = date + b"connection: close\r\n\r\n"
+        self.keep_tail = date + b"\r\n"
+        self.keep_tail_old = date + b"connection: keep-alive\r\n\r\n"

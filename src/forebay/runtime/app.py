@@ -1,0 +1,287 @@
+"""The composition root of `forebay serve`: builds every part from a configuration, and starts, drains and ends them.
+
+Owns the order in which things happen. Start: both listeners are bound before an engine is looked at, so a port that
+is taken is told at once, and readiness does not depend on engines. Shutdown: readiness falls first; the listener
+stays open and new requests are told to go elsewhere; who waits starts or is told so; running answers end or are cut
+when the grace time is over. Nothing here is on the path of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import re
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from forebay.admission.events import Described, DrainStarted, EndpointsChanged, Event
+from forebay.admission.model import EndpointId, EngineKind, TicketId
+from forebay.admission.settings import Settings
+from forebay.admission.snapshot import Snapshot
+from forebay.config import Config, Loaded, memory_limit_bytes, to_settings
+from forebay.config.schema import Pool
+from forebay.config.units import Address
+from forebay.gateway.gateway import Gateway
+from forebay.gateway.ports import EndpointView, GatewaySettings
+from forebay.http.server import HttpServer, ServerLimits
+from forebay.observe.admin import AdminAccess, admin_app
+from forebay.observe.decisions import RecentDecisions
+from forebay.observe.metrics import Metrics
+from forebay.observe.request_log import RequestLog
+from forebay.runtime.admin_server import AdminServer
+from forebay.runtime.driver import Driver
+from forebay.runtime.dump import write_dump
+from forebay.runtime.polling import EngineClient, Polling
+from forebay.runtime.serving import ConfiguredPool, ServingDirectory
+
+if TYPE_CHECKING:
+    from forebay.enginemodel.profile import EngineProfile
+
+__all__ = ["App", "Prepared", "StartFailed", "prepare"]
+
+_log = logging.getLogger(__name__)
+
+_DRAIN_LOOK_S: Final = 0.05
+"""Between two looks at what is still open while draining; never used while serving."""
+_CLOSE_S: Final = 1.0
+"""For the last bytes of answers on their way to clients, once everything has ended."""
+_GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""Requests make little that only the collector can free; a full collection would stop the loop for milliseconds."""
+_REQUEST_ID: Final = re.compile(r"[0-9a-f]{1,32}-[0-9a-f]{1,16}")
+
+
+class StartFailed(Exception):
+    """The gateway cannot start; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configuration that is known to be usable."""
+
+    loaded: Loaded
+    settings: Settings
+
+    @property
+    def config(self) -> Config:
+        """What was written."""
+        return self.loaded.config
+
+
+def prepare(loaded: Loaded) -> Prepared:
+    """Everything that can fail because of the configuration. Raises: ConfigError."""
+    settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=_read_profile)
+    return Prepared(loaded, settings)
+
+
+def _read_profile(name: str) -> EngineProfile:
+    from forebay.profiles import load_profile  # only configurations that name one need them
+
+    return load_profile(name)
+
+
+class App:
+    """One gateway process. `start`, then `wait`, then `stop`."""
+
+    def __init__(self, prepared: Prepared, *, lines_dropped: Callable[[], int] = lambda: 0) -> None:
+        config, settings = prepared.config, prepared.settings
+        self._config = config
+        self._unready: str | None = "starting"
+        self._began_s = time.monotonic()
+        self._ending = asyncio.Event()
+        self._signals = 0
+        self._exit_code = 0
+
+        show_tenants = config.admin.is_loopback if config.metrics_tenants is None else config.metrics_tenants
+        self.metrics = Metrics(self.snapshot, show_tenants=show_tenants)
+        self.metrics.lines_dropped = lines_dropped
+        self.decisions = RecentDecisions()
+        self.driver = Driver(
+            settings,
+            asyncio.get_running_loop(),
+            on_broken=self._on_broken,
+            on_error=self.metrics.count_error,
+            on_decided=self.metrics.decision_s.observe,
+        )
+        self.directory = ServingDirectory(
+            [_configured_pool(pool) for pool in config.pools],
+            classes=tuple(entry.name for entry in settings.classes),
+            default_class=settings.default_class,
+        )
+        self.polling = self._polling(config)
+        log = RequestLog(self.driver.now)
+        self.driver.delivery.observe(
+            settlements=(self.metrics.on_settlement, log.on_settlement),
+            records=(self.decisions.add, log.on_record, self.polling.on_record),
+        )
+        self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
+        self.metrics.early_answers = lambda: self.gateway.early_answers
+        self.server = HttpServer(self.gateway, ServerLimits(head_timeout_s=config.limits.head_timeout))
+        credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
+        access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
+        self.admin = AdminServer(admin_app(self, self.metrics, self.decisions, access), config.admin)
+
+    # What the admin API asks (`observe.admin.Process`)
+
+    def unready_reason(self) -> str | None:
+        """None when requests are served; else why not, in a few words."""
+        return self._unready
+
+    def uptime_s(self) -> float:
+        """Seconds since the process began."""
+        return time.monotonic() - self._began_s
+
+    def snapshot(self) -> Snapshot | None:
+        """The core as it is; None once it has failed."""
+        return self.driver.snapshot()
+
+    def ticket_of(self, request_id: str) -> TicketId | None:
+        """The ticket behind an `x-forebay-id` of this process."""
+        if _REQUEST_ID.fullmatch(request_id) is None:
+            return None
+        ticket = TicketId(int(request_id.rpartition("-")[2], 16))
+        return ticket if self.gateway.own_id(ticket) == request_id.encode("ascii") else None
+
+    # The life of the process
+
+    async def start(self) -> list[str]:
+        """Bind, begin to serve, begin to look at the engines; returns a line for each listener.
+
+        Raises:
+            StartFailed: a listener cannot be bound. Nothing is left running.
+        """
+        config = self._config
+        await _bind("listen", config.listen, self.server.start(config.listen.host, config.listen.port))
+        try:
+            await _bind("admin", config.admin, self.admin.start())
+        except StartFailed:
+            await self.server.close(0.0)
+            raise
+        for pool in config.pools:
+            endpoints = tuple(EndpointId(str(endpoint)) for endpoint in pool.endpoints)
+            self.driver.feed(EndpointsChanged(pool.name, endpoints))
+        self.polling.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        if self.driver.broken is None:
+            self._unready = None
+        return [
+            f"forebay listening on http://{Address(config.listen.host, self.server.port)}",
+            f"admin on http://{Address(config.admin.host, self.admin.port)}",
+        ]
+
+    def on_signal(self, number: int) -> None:
+        """SIGTERM and SIGINT: the first drains, the second ends at once and makes the exit code 1."""
+        self._signals += 1
+        name = signal.Signals(number).name
+        if self._signals == 1:
+            _log.warning(
+                "%s: draining for at most %g s; a second signal ends at once", name, self._config.grace
+            )
+        else:
+            _log.warning("%s again: ending at once", name)
+            self._exit_code = 1
+        self._ending.set()
+
+    async def wait(self) -> None:
+        """Until there is a reason to end."""
+        await self._ending.wait()
+
+    async def stop(self) -> int:
+        """Drain, end everything, and return the exit code."""
+        ending_s = time.monotonic()
+        until_s = ending_s + self._config.grace
+        self._unready = self._unready or "draining"
+        self._ending.clear()
+        if self._config.notice > 0 and self.driver.broken is None:
+            await self._hurried(self._config.notice)
+        self.directory.start_draining()
+        now = time.monotonic()
+        self.driver.feed(DrainStarted(until_s=now + max(0.0, until_s - now) / 2))
+        cut = await self._drained(until_s)
+        if cut:
+            _log.warning("%d requests were still open and are cut", cut)
+        await self.server.close(0.0 if cut else _CLOSE_S)
+        await self.polling.stop()
+        self.gateway.close()
+        self.driver.stop()
+        await self.admin.stop()
+        return self._exit_code
+
+    async def _drained(self, until_s: float) -> int:
+        """Wait until no request is open; returns how many are when the time is over or a second signal came."""
+        while self.driver.delivery.open_tickets and time.monotonic() < until_s:
+            if await self._hurried(_DRAIN_LOOK_S):
+                break
+        return self.driver.delivery.open_tickets
+
+    async def _hurried(self, seconds: float) -> bool:
+        """Let the time pass; True at once if a second signal cuts it short."""
+        try:
+            await asyncio.wait_for(self._ending.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _on_broken(self, error: BaseException) -> None:
+        """The core has failed: stop being ready, leave a dump, let running answers end, and exit with 1."""
+        self._unready = "the decision core has failed"
+        self._exit_code = 1
+        try:
+            path = write_dump(error, self.driver.recent_events)
+            _log.critical("the last events are in %s; please report them", path)
+        except OSError as problem:
+            _log.critical("the last events could not be written: %s", problem)
+        self._ending.set()
+
+    # Parts
+
+    def _polling(self, config: Config) -> Polling:
+        polling = Polling(self._on_engine, self.snapshot, self.driver.now)
+        for pool in config.pools:
+            kind = None if pool.engine == "auto" else EngineKind(pool.engine)
+            for endpoint in pool.endpoints:
+                client = EngineClient(endpoint.host, endpoint.port, self.driver.now)
+                polling.add(pool.name, EndpointId(str(endpoint)), client, kind, pool.poll_interval)
+        return polling
+
+    def _on_engine(self, event: Event) -> None:
+        if isinstance(event, Described):
+            self.directory.describe(event.endpoint, event.info)
+        self.driver.feed(event)
+
+
+async def _bind(key: str, address: Address, starting: Coroutine[None, None, None]) -> None:
+    try:
+        await starting
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            fix = f"another program uses it; stop that one, or choose another address with --{key}"
+        elif error.errno == errno.EACCES:
+            fix = f"not allowed; ports below 1024 need a privilege, choose another with --{key}"
+        else:
+            fix = f"{error.strerror or error}; choose an address of this machine with --{key}"
+        raise StartFailed(f"cannot listen on {address} ({key}): {fix}") from None
+
+
+def _configured_pool(pool: Pool) -> ConfiguredPool:
+    return ConfiguredPool(
+        name=pool.name,
+        endpoints=tuple(EndpointView(EndpointId(str(url)), url.host, url.port) for url in pool.endpoints),
+        models=tuple(pool.models or ()),
+        engine="openai" if pool.engine == "auto" else pool.engine,
+    )
+
+
+def _gateway_settings(config: Config, settings: Settings) -> GatewaySettings:
+    return GatewaySettings(
+        max_body_bytes=config.limits.max_body,
+        max_waiting_bytes=settings.max_waiting_bytes,
+        overload_status=config.overload_status,
+        connect_timeout_s=settings.connect_timeout_s,
+    )

@@ -1,0 +1,139 @@
+"""One poller per endpoint, each with an HTTP client of its own, and the rhythm of all of them.
+
+Owns the pollers and their connections from `start` to `stop`. Polls slow down while an engine's own counts agree
+with our books, and are hurried when requests begin to wait. Never on the path of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from forebay.admission.events import Event
+from forebay.admission.model import DecisionRecord, EndpointId, EndpointState, EngineKind
+from forebay.admission.snapshot import EndpointView, Snapshot
+from forebay.engines import Answer, EndpointPoller, ReadFailed, Rhythm
+from forebay.http.client import CallFailure, Upstream
+from forebay.http.fetching import FetchFailed, fetch
+
+__all__ = ["EngineClient", "Polling"]
+
+_NO_CONNECTION: Final = (CallFailure.CONNECT, CallFailure.CONNECT_TIMEOUT)
+_CONNECT_TIMEOUT_S: Final = 1.5
+"""Shorter than the time that a scrape may take, so that a missing host is told apart from a slow engine."""
+_SNAPSHOT_AGE_S: Final = 0.05
+"""A view this old is good enough to see whether books and samples agree; many pollers then share one."""
+_HURRY_INTERVAL_S: Final = 0.1
+_TOLERANCE: Final = 0.1
+"""Books and samples agree within this share, or within one request: a sample is always a little late."""
+
+
+class EngineClient:
+    """Asks one engine (`engines.EngineReader`)."""
+
+    def __init__(self, host: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._upstream = Upstream(host, port, connect_timeout_s=_CONNECT_TIMEOUT_S)
+        self._clock = clock
+
+    async def get(self, path: str, *, timeout_s: float, max_bytes: int) -> Answer:
+        """The answer to a GET. Raises: ReadFailed."""
+        began_s = self._clock()
+        try:
+            head, body = await fetch(
+                self._upstream,
+                b"GET",
+                path.encode(),
+                timeout_s=timeout_s,
+                max_bytes=max_bytes,
+                headers=[(b"accept-encoding", b"identity")],
+            )
+        except FetchFailed as failure:
+            raise ReadFailed(str(failure), unreachable=failure.kind in _NO_CONNECTION) from None
+        return Answer(head.status, body, head.headers, began_s, self._clock() - began_s)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._upstream.close()
+
+
+class Polling:
+    """All pollers."""
+
+    def __init__(
+        self,
+        feed: Callable[[Event], None],
+        snapshot: Callable[[], Snapshot | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._feed = feed
+        self._snapshot = snapshot
+        self._clock = clock
+        self._pollers: dict[EndpointId, EndpointPoller] = {}
+        self._by_pool: dict[str, list[EndpointPoller]] = {}
+        self._clients: list[EngineClient] = []
+        self._views: Mapping[EndpointId, EndpointView] = {}
+        self._views_at_s = float("-inf")
+        self._hurry_from_s: dict[str, float] = {}
+
+    def add(
+        self,
+        pool: str,
+        endpoint: EndpointId,
+        client: EngineClient,
+        kind: EngineKind | None,
+        interval_s: float,
+    ) -> None:
+        """Poll this endpoint too; not after `start`."""
+        poller = EndpointPoller(
+            endpoint,
+            client,
+            self._feed,
+            kind=kind,
+            rhythm=Rhythm(interval_s=interval_s, quiet_interval_s=max(1.0, interval_s)),
+            quiet=lambda: self._agrees(endpoint),
+            clock=self._clock,
+        )
+        self._clients.append(client)
+        self._pollers[endpoint] = poller
+        self._by_pool.setdefault(pool, []).append(poller)
+
+    def start(self) -> None:
+        """All at once: each finds out what its engine is before anything else."""
+        for poller in self._pollers.values():
+            poller.start()
+
+    async def stop(self) -> None:
+        """Give up what is under way."""
+        await asyncio.gather(*(poller.stop() for poller in self._pollers.values()))
+        for client in self._clients:
+            client.close()
+
+    def on_record(self, record: DecisionRecord) -> None:
+        """A decision was taken: where requests begin to wait, fresh samples are wanted."""
+        if record.action != "hold":
+            return
+        now = self._clock()
+        if now >= self._hurry_from_s.get(record.pool, 0.0):
+            self._hurry_from_s[record.pool] = now + _HURRY_INTERVAL_S
+            for poller in self._by_pool.get(record.pool, ()):
+                poller.hurry()
+
+    def _agrees(self, endpoint: EndpointId) -> bool:
+        """True if the engine last said what our books say, and nothing waits inside it."""
+        now = self._clock()
+        if now > self._views_at_s + _SNAPSHOT_AGE_S:
+            snapshot = self._snapshot()
+            pools = snapshot.pools if snapshot is not None else ()
+            self._views = {view.id: view for pool in pools for view in pool.endpoints}
+            self._views_at_s = now
+        view = self._views.get(endpoint)
+        if view is None or view.state is not EndpointState.UP:
+            return False
+        if view.engine_running is None:
+            return view.running_requests == 0
+        if view.engine_waiting:
+            return False
+        ours = view.running_requests + view.draining_requests
+        return abs(view.engine_running - ours) <= max(1.0, _TOLERANCE * ours)

@@ -1,0 +1,74 @@
+"""The view of pools, models and endpoints that the gateway looks things up in, kept up to date.
+
+Owns the current `Serving`. It is replaced whole when an engine turns out to be something else or when draining
+begins; as long as nothing changed it is the same object, which is how readers notice a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from forebay.admission.model import EndpointId, EngineInfo
+from forebay.gateway.ports import EndpointView, PoolView, Serving
+
+__all__ = ["ConfiguredPool", "ServingDirectory"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredPool:
+    """What configuration says of a pool, as far as the data plane cares."""
+
+    name: str
+    endpoints: tuple[EndpointView, ...]
+    models: tuple[str, ...] = ()
+    engine: str = "openai"
+
+
+class ServingDirectory:
+    """What `gateway.ports.Directory` asks for."""
+
+    def __init__(
+        self, pools: Sequence[ConfiguredPool], *, classes: tuple[str, ...], default_class: str
+    ) -> None:
+        self._pools = tuple(pools)
+        self._infos: dict[EndpointId, EngineInfo] = {}
+        self.serving = Serving((), classes, default_class)
+        self._rebuild()
+
+    def describe(self, endpoint: EndpointId, info: EngineInfo) -> None:
+        """An engine was looked at. What was known of it before is replaced."""
+        if self._infos.get(endpoint) != info:
+            self._infos[endpoint] = info
+            self._rebuild()
+
+    def start_draining(self) -> None:
+        """From now on nothing new is taken."""
+        self.serving = replace(self.serving, draining=True)
+
+    def _rebuild(self) -> None:
+        self.serving = replace(self.serving, pools=tuple(self._view(pool) for pool in self._pools))
+
+    def _view(self, pool: ConfiguredPool) -> PoolView:
+        infos = [info for endpoint in pool.endpoints if (info := self._infos.get(endpoint.id)) is not None]
+        contexts = [info.context_tokens for info in infos if info.context_tokens is not None]
+        listed = dict.fromkeys(model for info in infos for model in info.models)
+        return PoolView(
+            name=pool.name,
+            endpoints=tuple(self._endpoint(endpoint) for endpoint in pool.endpoints),
+            models=pool.models or tuple(listed),
+            # One engine that takes any name is reason enough to let it answer for itself.
+            checks_model_names=bool(infos) and all(info.checks_model_names for info in infos),
+            context_tokens=min(contexts, default=None),
+            engine=infos[0].kind.value if infos else pool.engine,
+        )
+
+    def _endpoint(self, endpoint: EndpointView) -> EndpointView:
+        info = self._infos.get(endpoint.id)
+        if info is None:
+            return endpoint
+        return replace(
+            endpoint,
+            reuse_after_stream=not info.closes_after_stream,
+            aborts_unstreamed=info.aborts_unstreamed,
+        )

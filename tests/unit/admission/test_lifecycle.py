@@ -1,0 +1,581 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forebay.admission.effects import Abort, Dispatch, Evict, Hold, Refuse, Settle
+from forebay.admission.errors import InvariantError
+from forebay.admission.gate import Verdict
+from forebay.admission.lifecycle import LONGEST_LINGER_S
+from forebay.admission.model import Check, Usage
+from forebay.admission.outcomes import Group, Outcome
+from forebay.admission.tickets import Phase, Ticket
+from tests.unit.admission.build import LLAMACPP, VLLM, Site, pool_settings
+
+OVER = Check("waited", 5.0, 5.0, False)
+
+
+def finish(
+    site: Site,
+    ticket: Ticket,
+    now: float,
+    outcome: Outcome = Outcome.COMPLETED,
+    usage: Usage | None = None,
+    *,
+    engine_goes_on: bool = False,
+) -> None:
+    """A dispatched request is over."""
+    site.life.finish(ticket, outcome, usage, now, engine_goes_on=engine_goes_on)
+
+
+def take_back(site: Site, ticket: Ticket, now: float) -> None:
+    """Its attempt failed and left nothing at the engine."""
+    site.life.take_back(ticket, now, engine_goes_on=False, detail="The engine failed.")
+
+
+# The moves and their effects
+
+
+def test_a_held_request_waits() -> None:
+    """Hold files the ticket, books it, and says where it stands and what wait is predicted."""
+    site = Site()
+    ticket = site.ticket(1, 1.0)
+    site.life.hold(ticket, Verdict(predicted_wait_s=0.7, position=3), 1.0)
+    (effect,) = site.effects()
+    assert isinstance(effect, Hold)
+    assert (1, "hold", 0.7, 3, 1.0) == (
+        effect.ticket,
+        effect.record.action,
+        effect.record.predicted_wait_s,
+        effect.record.position,
+        effect.record.at_s,
+    )
+    assert Phase.WAITING is ticket.phase
+    assert [ticket] == list(site.pool.queues)
+    assert (1, 1000) == (site.pool.books.waiting.requests, site.life.ledger.waiting_bytes)
+
+
+def test_a_dispatched_request_runs() -> None:
+    """Dispatch takes the ticket out of the queue, books it at the endpoint and ends its queue time."""
+    site = Site()
+    ticket = site.queued(1, 1.0)
+    site.effects()
+    site.life.dispatch(ticket, site.endpoint(), 3.5)
+    (effect,) = site.effects()
+    assert isinstance(effect, Dispatch)
+    assert (1, "a", 1, 2.5, "room") == (
+        effect.ticket,
+        effect.endpoint,
+        effect.attempt,
+        effect.record.waited_s,
+        effect.record.decided_by,
+    )
+    assert (Phase.RUNNING, 3.5) == (ticket.phase, ticket.dispatched_s)
+    assert 0 == site.pool.books.waiting.requests == site.life.ledger.waiting_bytes
+    assert 1 == site.endpoint().books.requests
+    assert {1: ticket} == site.endpoint().running
+
+
+def test_a_refused_request_never_waits() -> None:
+    """Refuse settles at once and books nothing."""
+    site = Site()
+    verdict = Verdict()
+    verdict.check("class_queue_requests", 3, 2, Outcome.QUEUE_FULL, "why")
+    site.life.refuse(site.ticket(1, 1.0), verdict, Outcome.QUEUE_FULL, 1.0)
+    refuse, settle = site.effects()
+    assert isinstance(refuse, Refuse)
+    assert isinstance(settle, Settle)
+    assert (Outcome.QUEUE_FULL, "class_queue_requests", "why", "refuse") == (
+        refuse.refusal.outcome,
+        refuse.refusal.record.decided_by,
+        refuse.refusal.record.detail,
+        refuse.refusal.record.action,
+    )
+    assert (Outcome.QUEUE_FULL, None, None, 0, 0.0, 0.0) == (
+        settle.settlement.outcome,
+        settle.settlement.endpoint,
+        settle.settlement.ttft_s,
+        settle.settlement.attempts,
+        settle.settlement.charged_gpu_s,
+        settle.settlement.duration_s,
+    )
+    assert {} == site.life.tickets
+
+
+def test_an_evicted_request_leaves_nothing_behind() -> None:
+    """Evict takes a waiter off the books and settles it with the time it waited."""
+    site = Site()
+    ticket = site.queued(1, 1.0, predicted_wait_s=2.0)
+    site.effects()
+    site.life.evict(ticket, Outcome.QUEUE_TIMEOUT, 6.0, OVER, "why")
+    evict, settle = site.effects()
+    assert isinstance(evict, Evict)
+    assert isinstance(settle, Settle)
+    assert ("evict", "waited", (OVER,), Outcome.QUEUE_TIMEOUT) == (
+        evict.refusal.record.action,
+        evict.refusal.record.decided_by,
+        evict.refusal.record.checks,
+        evict.refusal.record.outcome,
+    )
+    assert (5.0, 5.0, 2.0) == (
+        settle.settlement.waited_s,
+        settle.settlement.duration_s,
+        settle.settlement.predicted_wait_s,
+    )
+    assert (0, 0) == (site.pool.books.waiting.requests, len(site.pool.queues))
+
+
+def test_a_waiter_whose_client_left_is_told_nothing() -> None:
+    """Drop settles as client_gone and answers nobody."""
+    site = Site()
+    ticket = site.queued(1, 1.0)
+    site.effects()
+    site.life.drop(ticket, 2.0)
+    assert Outcome.CLIENT_GONE is site.settlement().outcome
+    assert 0 == site.life.ledger.waiting_bytes
+
+
+def test_a_failed_attempt_waits_again_before_the_others() -> None:
+    """Taken back, a request is first of its class, off the endpoint's books, and keeps the time it has waited."""
+    site = Site()
+    ticket = site.queued(1, 0.0)
+    site.queued(2, 0.0)
+    site.life.dispatch(ticket, site.endpoint(), 1.0)
+    site.effects()
+    take_back(site, ticket, 3.0)
+    (effect,) = site.effects()
+    assert isinstance(effect, Hold)
+    assert ("attempt_failed", "The engine failed.") == (effect.record.decided_by, effect.record.detail)
+    assert [1, 2] == [waiting.demand.ticket for waiting in site.pool.queues]
+    assert 0 == site.endpoint().books.requests == site.endpoint().pending_prefill_us
+    site.life.dispatch(ticket, site.endpoint(), 3.5)
+    (again,) = site.effects()
+    assert isinstance(again, Dispatch)
+    assert (2, 1.5) == (again.attempt, again.record.waited_s)
+
+
+def test_an_abort_says_when_to_return_only_where_that_helps() -> None:
+    """An engine that could not be reached may be back soon; one that failed in the middle promises nothing."""
+    for outcome, promised in [(Outcome.NO_ENDPOINTS, True), (Outcome.UPSTREAM_FAILED, False)]:
+        site = Site()
+        ticket = site.running(1)
+        site.effects()
+        site.life.give_up(ticket, outcome, 1.0, "why", engine_goes_on=False)
+        abort, settle = site.effects()
+        assert isinstance(abort, Abort)
+        assert isinstance(settle, Settle)
+        assert (outcome, "why", promised) == (abort.outcome, abort.detail, abort.retry_after_s is not None)
+        assert outcome is settle.settlement.outcome
+
+
+def illegal_moves() -> list[Any]:
+    """Every move from a phase in which it has no place."""
+    ended = (
+        lambda site: finish(site, ticket := site.running(1), 1.0) or ticket  # type: ignore[func-returns-value]
+    )
+    return [
+        ("hold", lambda site: site.queued(1), lambda site, t: site.life.hold(t, Verdict(), 1.0)),
+        ("hold", lambda site: site.running(1), lambda site, t: site.life.hold(t, Verdict(), 1.0)),
+        ("take_back", ended, lambda site, t: take_back(site, t, 2.0)),
+        ("finish", ended, lambda site, t: finish(site, t, 2.0)),
+        ("evict", ended, lambda site, t: site.life.evict(t, Outcome.QUEUE_TIMEOUT, 2.0, OVER, "")),
+        ("drop", ended, lambda site, t: site.life.drop(t, 2.0)),
+        (
+            "evict",
+            lambda site: site.running(1),
+            lambda site, t: site.life.evict(t, Outcome.QUEUE_TIMEOUT, 2.0, OVER, ""),
+        ),
+        (
+            "refuse",
+            lambda site: site.queued(1),
+            lambda site, t: site.life.refuse(t, Verdict(), Outcome.QUEUE_FULL, 1.0),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "move"), [pytest.param(*case, id=f"{i}-{case[0]}") for i, case in enumerate(illegal_moves())]
+)
+def test_a_ticket_cannot_make_an_illegal_move(name: str, start: Any, move: Any) -> None:
+    """A second ending, or an ending of what never began, is our bug and is caught."""
+    site = Site()
+    ticket = start(site)
+    settled = [effect for effect in site.effects() if isinstance(effect, Settle)]
+    with pytest.raises((InvariantError, KeyError)):
+        move(site, ticket)
+    assert [] == [effect for effect in site.effects() if isinstance(effect, Settle)], name
+    assert len(settled) <= 1
+
+
+def test_a_finished_request_that_never_ran_is_our_bug() -> None:
+    """Finishing needs an endpoint."""
+    site = Site()
+    with pytest.raises(InvariantError):
+        finish(site, site.ticket(1), 1.0)
+
+
+# First tokens and progress
+
+
+def test_a_first_token_ends_the_prefill() -> None:
+    """It frees the prefill window, credits the prefill and is a sign of life; a second one changes nothing."""
+    site = Site()
+    ticket = site.running(1, prompt_tokens=3000)
+    assert 300_000 == site.endpoint().pending_prefill_us
+    site.life.first_token(ticket, 0.4)
+    site.life.first_token(ticket, 0.9)
+    assert (0, 300_000, 0.4, 0.4) == (
+        site.endpoint().pending_prefill_us,
+        ticket.credited_us,
+        ticket.first_token_s,
+        site.endpoint().last_life_s,
+    )
+
+
+def test_first_tokens_teach_the_concurrency_limit() -> None:
+    """Eight streams whose first tokens come in time double the limit; unstreamed answers say nothing about it."""
+    site = Site()
+    tickets = [site.running(number) for number in range(8)]
+    unstreamed = [site.running(number, stream=False) for number in range(8, 16)]
+    for ticket in unstreamed:
+        site.life.first_token(ticket, 0.1)
+    assert 8 == site.endpoint().limit.limit
+    for ticket in tickets:
+        site.life.first_token(ticket, 0.1)
+    assert 16 == site.endpoint().limit.limit
+
+
+def test_progress_credits_work_as_it_is_done() -> None:
+    """A third of the expected tokens is the prefill and a third of the decode; more tokens than expected are no
+    more work until the end settles it."""
+    site = Site()
+    ticket = site.running(1)
+    site.life.progress(ticket, 33, 1.0)
+    assert 10_000 + 330_000 == ticket.credited_us
+    site.life.progress(ticket, 500, 2.0)
+    assert 1_000_000 == ticket.credited_us
+    assert (533, 2.0, 1.0) == (ticket.output_events, ticket.last_byte_s, ticket.first_token_s)
+
+
+# Settlements
+
+
+def test_a_settlement_tells_the_whole_story() -> None:
+    """Times run from arrival, work is in GPU-seconds, and the truth is the engine's own count."""
+    site = Site(pool_settings(gpus=2))
+    ticket = site.queued(1, 10.0, predicted_wait_s=1.5, tenant="acme")
+    site.life.dispatch(ticket, site.endpoint(), 12.0)
+    site.life.first_token(ticket, 12.5)
+    site.effects()
+    finish(site, ticket, 14.0, usage=Usage(prompt_tokens=200, output_tokens=49))
+    settlement = site.settlement()
+    assert ("llama", "standard", "acme", Outcome.COMPLETED, "a") == (
+        settlement.pool,
+        settlement.class_name,
+        settlement.tenant,
+        settlement.outcome,
+        settlement.endpoint,
+    )
+    assert (2.0, 1.5, 2.5, 4.0, 1) == (
+        settlement.waited_s,
+        settlement.predicted_wait_s,
+        settlement.ttft_s,
+        settlement.duration_s,
+        settlement.attempts,
+    )
+    assert (2.0, pytest.approx(2 * (0.02 + 0.49)), 200, 49) == (
+        settlement.estimated_gpu_s,
+        settlement.charged_gpu_s,
+        settlement.prompt_tokens,
+        settlement.output_tokens,
+    )
+
+
+def test_cached_prompt_tokens_are_not_charged() -> None:
+    """Of 1000 prompt tokens 900 from the prefix cache, 100 are paid for; more cached than prompt pays nothing back."""
+    for cached, charged in [(900, 0.01), (5000, 0.0)]:
+        site = Site()
+        ticket = site.running(1, prompt_tokens=1000)
+        site.effects()
+        finish(site, ticket, 1.0, usage=Usage(prompt_tokens=1000, output_tokens=0, cached_tokens=cached))
+        assert pytest.approx(charged) == site.settlement().charged_gpu_s
+
+
+def test_events_stand_in_for_usage() -> None:
+    """Without usage the relayed events are the output and the estimate is the prompt."""
+    site = Site()
+    ticket = site.running(1)
+    site.life.progress(ticket, 20, 1.0)
+    site.effects()
+    finish(site, ticket, 2.0, Outcome.SLOW_READER)
+    settlement = site.settlement()
+    assert (100, 20, pytest.approx(0.21)) == (
+        settlement.prompt_tokens,
+        settlement.output_tokens,
+        settlement.charged_gpu_s,
+    )
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group in (Group.FAILED, Group.LEFT)])
+def test_what_never_gave_a_token_is_not_charged(outcome: Outcome) -> None:
+    """A request that failed or was left before its first token costs its owner nothing."""
+    site = Site()
+    ticket = site.running(1)
+    site.effects()
+    finish(site, ticket, 2.0, outcome)
+    settlement = site.settlement()
+    assert (0.0, None, "a") == (settlement.charged_gpu_s, settlement.ttft_s, settlement.endpoint)
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.COMPLETED, Outcome.UPSTREAM_FAILED, Outcome.CLIENT_GONE], ids=lambda o: o.value
+)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("first_token", [True, False])
+def test_no_ending_leaves_prefill_in_the_window(outcome: Outcome, stream: bool, first_token: bool) -> None:
+    """Whether or not a first token was told of, the prefill window is as empty after an ending as before."""
+    site = Site()
+    ticket = site.running(1, stream=stream)
+    if first_token:
+        site.life.first_token(ticket, 0.5)
+    finish(site, ticket, 1.0, outcome)
+    assert 0 == site.endpoint().pending_prefill_us
+
+
+def test_finished_work_is_credited_to_the_endpoint() -> None:
+    """The true work of an answer counts for the endpoint's speed once, however it was credited on the way."""
+    site = Site()
+    meter = site.endpoint().meter
+    meter.observe(0.0, saturated=True)
+    for number in range(4):
+        ticket = site.running(number)
+        site.life.progress(ticket, 10, 0.5)
+        finish(site, ticket, 1.0, usage=Usage(prompt_tokens=100, output_tokens=24))
+    meter.observe(2.0, saturated=True)
+    assert pytest.approx(4 * 0.25 / 2.0) == meter.speed
+
+
+def test_only_whole_answers_teach_lengths() -> None:
+    """An answer that was cut off says nothing about how long answers are."""
+    site = Site()
+    for number in range(40):
+        ticket = site.running(number)
+        site.life.progress(ticket, 3, 1.0)
+        finish(site, ticket, 2.0, Outcome.CLIENT_GONE)
+    assert 99 == site.ticket(99).cost.output_tokens
+    assert 0 == site.pool.finished
+
+
+# Objectives
+
+
+def stream_that_took(first_token_s: float, duration_s: float, tokens: int, **demand: Any) -> bool:
+    """Whether such an answer of class `standard` (TTFT 5 s, TPOT 120 ms) met its objective."""
+    site = Site()
+    ticket = site.running(1, **demand)
+    site.life.first_token(ticket, first_token_s)
+    site.effects()
+    finish(site, ticket, duration_s, usage=Usage(prompt_tokens=100, output_tokens=tokens))
+    return site.settlement().met_objective
+
+
+@pytest.mark.parametrize(
+    ("first_token_s", "duration_s", "tokens", "met"),
+    [
+        (5.0, 5.0, 1, True),
+        (5.1, 5.2, 11, False),
+        (1.0, 2.19, 11, True),
+        (1.0, 2.31, 11, False),
+        (0.1, 6.5, 11, False),
+        (4.9, 6.0, 11, True),
+    ],
+    ids=["at the ttft", "late first token", "at the tpot", "too slow", "early but slow", "late but fast"],
+)
+def test_a_stream_meets_ttft_and_tpot(first_token_s: float, duration_s: float, tokens: int, met: bool) -> None:
+    """A stream is judged by its first token and by the mean time of each token after the first."""
+    assert met is stream_that_took(first_token_s, duration_s, tokens)
+
+
+@pytest.mark.parametrize(("duration_s", "met"), [(6.1, True), (6.3, False)])
+def test_an_unstreamed_answer_is_judged_whole(duration_s: float, met: bool) -> None:
+    """Ten tokens may take 5 s + 10 · 0.12 s, wherever in that time the first byte comes."""
+    assert met is stream_that_took(duration_s, duration_s, 10, stream=False)
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group is not Group.SERVED])
+def test_only_a_whole_answer_meets_an_objective(outcome: Outcome) -> None:
+    """Whatever ended otherwise has not met it, however fast it was."""
+    site = Site()
+    ticket = site.running(1)
+    site.life.first_token(ticket, 0.1)
+    site.effects()
+    finish(site, ticket, 0.2, outcome)
+    assert not site.settlement().met_objective
+
+
+def test_waiting_counts_against_the_objective() -> None:
+    """Times run from arrival, not from dispatch."""
+    site = Site()
+    ticket = site.queued(1, 0.0)
+    site.life.dispatch(ticket, site.endpoint(), 4.9)
+    site.life.first_token(ticket, 5.2)
+    site.effects()
+    finish(site, ticket, 5.3)
+    assert not site.settlement().met_objective
+
+
+# Lingering
+
+
+def linger_until(site: Site, ticket: Ticket, now: float) -> float:
+    """Until when the room of a request is kept that is given up now."""
+    finish(site, ticket, now, Outcome.CLIENT_GONE, engine_goes_on=True)
+    (draining,) = site.endpoint().draining
+    assert now == draining.since_s
+    return draining.until_s
+
+
+def test_an_abandoned_request_keeps_its_room_for_the_engines_linger() -> None:
+    """Its ticket ends at once; its place, KV and work stay booked as draining."""
+    site = Site()
+    site.endpoint().info = replace(VLLM, linger_s=4.0)
+    assert 7.0 == linger_until(site, site.running(1), 3.0)
+    books = site.endpoint().books
+    assert (0, 1, 199, 1_000_000) == (
+        books.running.requests,
+        books.draining.requests,
+        books.kv_tokens,
+        books.work_us,
+    )
+    site.life.release_draining(site.endpoint(), site.endpoint().draining[0])
+    assert (0, 0, 0, []) == (books.requests, books.kv_tokens, books.work_us, site.endpoint().draining)
+    assert 0 == site.pool.books.in_flight.requests
+
+
+def test_an_answer_that_cannot_be_aborted_lingers_until_its_predicted_finish() -> None:
+    """llama.cpp runs an unstreamed request to its end: 99 tokens at 50 ms from its dispatch at 0 s, whenever its
+    client left."""
+    for left_s in (0.5, 2.0, 3.5):
+        site = Site()
+        site.endpoint().info = LLAMACPP
+        site.endpoint().step_gap_s = 0.05
+        assert pytest.approx(4.95, abs=0.1) == linger_until(site, site.running(1, stream=False), left_s)
+
+
+def test_an_answer_past_its_predicted_finish_lingers_a_little() -> None:
+    """A prediction that has proved too short leaves the least linger."""
+    site = Site()
+    site.endpoint().info = LLAMACPP
+    site.endpoint().step_gap_s = 0.01
+    assert 51.0 == linger_until(site, site.running(1, stream=False), 50.0)
+
+
+def test_a_linger_is_bounded() -> None:
+    """However long the answer might be, room comes back within ten minutes."""
+    site = Site()
+    site.endpoint().info = LLAMACPP
+    site.endpoint().step_gap_s = 60.0
+    assert LONGEST_LINGER_S == linger_until(site, site.running(1, stream=False), 0.0)
+
+
+def test_without_a_known_gap_the_work_left_is_the_prediction() -> None:
+    """An endpoint of half the speed needs two seconds for a request of one."""
+    site = Site()
+    site.endpoint().info = LLAMACPP
+    site.endpoint().meter.speed = 0.5
+    assert pytest.approx(2.0) == linger_until(site, site.running(1, stream=False), 0.0)
+
+
+def test_a_stream_is_aborted_everywhere() -> None:
+    """llama.cpp too stops a stream when its connection closes."""
+    site = Site()
+    site.endpoint().info = LLAMACPP
+    site.endpoint().step_gap_s = 60.0
+    assert 1.0 == linger_until(site, site.running(1), 0.0)
+
+
+# When to come back
+
+
+@pytest.mark.parametrize(
+    ("outcome", "least", "most"),
+    [
+        (Outcome.QUEUE_FULL, 3.0, 3.9),
+        (Outcome.DEADLINE_UNREACHABLE, 3.0, 3.9),
+        (Outcome.NO_ENDPOINTS, 2.0, 2.6),
+        (Outcome.DRAINING, 2.0, 2.6),
+    ],
+    ids=lambda value: getattr(value, "value", str(value)),
+)
+def test_refusals_say_when_to_come_back(outcome: Outcome, least: float, most: float) -> None:
+    """Contended: when the work in the way has drained. Absent: after the time in which an engine may be back."""
+    site = Site()
+    site.running(1)
+    site.queued(2)
+    site.queued(3)
+    site.effects()
+    for number in range(4, 24):
+        site.life.refuse(site.ticket(number), Verdict(), outcome, 1.0)
+    promised = [e.refusal.retry_after_s for e in site.effects() if isinstance(e, Refuse)]
+    assert 20 == len(set(promised))
+    assert all(promise is not None and least <= promise <= most for promise in promised)
+
+
+def test_what_can_never_pass_is_not_asked_back() -> None:
+    """No Retry-After on a request that is too large."""
+    site = Site()
+    site.life.refuse(site.ticket(1), Verdict(), Outcome.REQUEST_TOO_LARGE, 1.0)
+    (refuse, _) = site.effects()
+    assert isinstance(refuse, Refuse)
+    assert refuse.refusal.retry_after_s is None
+
+
+# What waits teach
+
+
+def test_a_wait_teaches_how_good_its_prediction_was() -> None:
+    """Predicted one second and waited two: an error of a half."""
+    site = Site()
+    for number in range(16):
+        ticket = site.queued(number, 0.0, predicted_wait_s=1.0)
+        site.life.dispatch(ticket, site.endpoint(), 2.0)
+    assert 0.5 == site.pool.errors.median
+
+
+def test_a_wait_without_a_prediction_teaches_nothing() -> None:
+    """A request that waits again after a failed attempt was never told a wait: that is no error of a prediction."""
+    site = Site()
+    ticket = site.running(1)
+    take_back(site, ticket, 1.0)
+    site.life.dispatch(ticket, site.endpoint(), 3.0)
+    assert 0 == site.pool.errors.count
+
+
+# Reservations
+
+
+@pytest.mark.parametrize("way_out", ["dispatch", "evict", "drop"])
+def test_a_reservation_ends_with_the_wait_it_was_for(way_out: str) -> None:
+    """However the request stops waiting, the endpoint is there for all again."""
+    site = Site()
+    ticket = site.queued(1)
+    site.pool.reserved, site.endpoint().reserved_for = site.endpoint(), ticket.demand.ticket
+    match way_out:
+        case "dispatch":
+            site.life.dispatch(ticket, site.endpoint(), 1.0)
+        case "evict":
+            site.life.evict(ticket, Outcome.QUEUE_TIMEOUT, 1.0, OVER, "")
+        case _:
+            site.life.drop(ticket, 1.0)
+    assert (None, None) == (site.pool.reserved, site.endpoint().reserved_for)
+
+
+def test_a_reservation_outlives_other_waits() -> None:
+    """That somebody else stops waiting frees nothing."""
+    site = Site()
+    ticket, other = site.queued(1), site.queued(2)
+    site.pool.reserved, site.endpoint().reserved_for = site.endpoint(), ticket.demand.ticket
+    site.life.drop(other, 1.0)
+    assert ticket.demand.ticket == site.endpoint().reserved_for

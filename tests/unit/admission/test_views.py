@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId
+from forebay.admission.snapshot import ClassView
+from forebay.admission.views import pool_view
+from tests.unit.admission.build import VLLM, Site, pool_settings, reading, settings_for
+
+
+def test_a_pool_is_shown_in_gpu_seconds() -> None:
+    """Work is converted once, at the surface: endpoint-seconds times GPUs."""
+    site = Site(pool_settings(gpus=4, max_gpu_s=100.0, headroom=0.9, max_pool_requests=7))
+    site.running(1)
+    site.queued(2)
+    site.queued(3, class_name="batch")
+    view = pool_view(site.pool, 0.0)
+    assert ("llama", False, 2, 8.0, 1, 4.0) == (
+        view.name,
+        view.learning,
+        view.waiting_requests,
+        view.waiting_gpu_s,
+        view.in_flight_requests,
+        view.in_flight_gpu_s,
+    )
+    assert (90.0, 7, 4.0) == (view.max_gpu_s, view.max_requests, view.drain_gpu_s_per_s)
+
+
+def test_classes_are_shown_by_rank_with_their_wait() -> None:
+    """Each class shows what waits in it and what an arrival would have to wait."""
+    site = Site()
+    site.running(1)
+    site.queued(2)
+    site.queued(3, class_name="batch")
+    assert (
+        ClassView("realtime", 0, 0.0, 1.0),
+        ClassView("standard", 1, 1.0, 2.0),
+        ClassView("batch", 1, 1.0, 3.0),
+    ) == pool_view(site.pool, 0.0).classes
+
+
+def test_an_unbounded_pool_shows_no_bound() -> None:
+    """No limit is None and not a large number."""
+    view = pool_view(Site().pool, 0.0)
+    assert (None, None, None) == (view.max_gpu_s, view.max_requests, view.wait_error_median)
+    assert 4.0 == view.bytes_per_prompt_token
+
+
+def test_where_nothing_drains_the_shown_wait_is_infinite() -> None:
+    """A pool with nothing up says so, and does not show a wait of zero."""
+    view = pool_view(Site(up=False).pool, 0.0)
+    assert 0.0 == view.drain_gpu_s_per_s
+    assert {math.inf} == {shown.predicted_wait_s for shown in view.classes}
+
+
+def test_an_endpoint_shows_its_books_and_limits() -> None:
+    """Running and draining are told apart; KV and work count both."""
+    site = Site(pool_settings(max_inflight_tokens=1000, gpus=2))
+    site.endpoint().info = replace(VLLM, max_requests=5)
+    site.endpoint().described = True
+    site.endpoint().meter.speed = 0.5
+    ticket = site.running(1)
+    site.running(2)
+    site.life.ledger.abandon(ticket.booking, EndpointId("a"))
+    (view,) = pool_view(site.pool, 0.0).endpoints
+    assert ("a", EndpointState.UP, EngineKind.VLLM, True) == (
+        view.id,
+        view.state,
+        view.kind,
+        view.described,
+    )
+    assert (1, 1, 398, 1000, 5, True, 4.0, 0.5) == (
+        view.running_requests,
+        view.draining_requests,
+        view.kv_tokens,
+        view.kv_limit,
+        view.request_limit,
+        view.request_limit_is_firm,
+        view.work_gpu_s,
+        view.speed,
+    )
+
+
+def test_an_endpoint_without_a_sample_shows_none() -> None:
+    """What was never read is None, not zero."""
+    (view,) = pool_view(Site().pool, 0.0).endpoints
+    assert [None] * 6 == [
+        view.kv_usage,
+        view.sample_at_s,
+        view.sample_took_s,
+        view.engine_running,
+        view.engine_waiting,
+        view.preemptions_total,
+    ]
+    assert (8, False) == (view.request_limit, view.request_limit_is_firm)
+
+
+def test_an_endpoint_shows_its_last_sample() -> None:
+    """The engine's own word is shown beside our books."""
+    site = Site()
+    sample = reading(3.0, took_s=0.01, running=5, waiting=2, kv_usage=0.4, preemptions_total=9)
+    site.endpoint().take_sample(sample, 3.1)
+    (view,) = pool_view(site.pool, 3.1).endpoints
+    assert (0.4, 3.0, 0.01, 5, 2, 9) == (
+        view.kv_usage,
+        view.sample_at_s,
+        view.sample_took_s,
+        view.engine_running,
+        view.engine_waiting,
+        view.preemptions_total,
+    )
+
+
+def test_a_view_says_whether_the_endpoint_is_open() -> None:
+    """Open means that a request which fits its KV would be taken: state, requests and the pool's cap all count."""
+    site = Site(pool_settings(max_pool_requests=1), endpoints=("a", "b"))
+    site.endpoint("b").state = EndpointState.DOWN
+    assert [True, False] == [view.is_open for view in pool_view(site.pool, 0.0).endpoints]
+    site.running(1)
+    assert [False, False] == [view.is_open for view in pool_view(site.pool, 0.0).endpoints]
+
+
+@pytest.mark.parametrize("reserved", [None, TicketId(7)])
+def test_a_view_names_the_one_request_that_is_waited_for(reserved: TicketId | None) -> None:
+    """A reservation is visible: an idle endpoint beside a queue has a reason."""
+    site = Site(settings=settings_for())
+    site.endpoint().reserved_for = reserved
+    (view,) = pool_view(site.pool, 0.0).endpoints
+    assert reserved == view.reserved_for

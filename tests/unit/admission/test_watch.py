@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from forebay.admission.effects import Abort
+from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed
+from forebay.admission.model import EndpointId, EndpointState
+from forebay.admission.outcomes import Outcome
+from tests.unit.admission.build import (
+    LLAMACPP,
+    VLLM,
+    Scenario,
+    dispatched,
+    held,
+    pool_settings,
+    reading,
+    turned_away,
+)
+
+Begin = Callable[..., Scenario]
+ONE_PLACE = pool_settings(max_inflight_requests=1)
+
+
+def add_endpoint(scenario: Scenario, name: str, now: float) -> None:
+    """A second endpoint beside `a` comes up."""
+    scenario.tell(EndpointsChanged("llama", (EndpointId("a"), EndpointId(name))), now)
+    scenario.tell(Described(EndpointId(name), VLLM), now)
+
+
+# Draining room
+
+
+def test_room_comes_back_when_a_later_sample_shows_that_it_is_free(begin: Begin) -> None:
+    """A client leaves; the engine's running count falls in a reading that began afterwards: the next one starts."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.5)
+    scenario.leave(1, 1.0)
+    assert Outcome.CLIENT_GONE is scenario.outcome(1)
+    assert [] == dispatched(scenario.sample("a", 1.2, 1.1, running=1))
+    assert [(2, "a")] == dispatched(scenario.sample("a", 1.4, 1.3, running=0))
+
+
+@pytest.mark.parametrize("at_s", [0.9, 1.0])
+def test_a_sample_from_before_frees_nothing(begin: Begin, at_s: float) -> None:
+    """A reading that began before the client left cannot show that its request is gone."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.5)
+    scenario.leave(1, 1.0)
+    assert [] == dispatched(scenario.sample("a", 1.2, at_s, running=0))
+    assert 1 == scenario.endpoint_view().draining_requests
+
+
+def test_a_sample_without_a_running_count_frees_nothing(begin: Begin) -> None:
+    """An engine that does not say keeps the room for its linger."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.leave(1, 1.0)
+    scenario.sample("a", 1.5, running=None)
+    assert 1 == scenario.endpoint_view().draining_requests
+    scenario.wake(2.0)
+    assert 0 == scenario.endpoint_view().draining_requests
+
+
+def test_a_request_in_the_engines_queue_still_fills_it(begin: Begin) -> None:
+    """What the engine has not started yet, but will, has not left it."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.leave(1, 1.0)
+    scenario.sample("a", 1.4, 1.3, running=0, waiting=1)
+    assert 1 == scenario.endpoint_view().draining_requests
+
+
+def test_a_dispatch_after_the_reading_does_not_hide_an_abandoned_request(begin: Begin) -> None:
+    """The reading shows one running request. It is the abandoned one: ours was dispatched after the reading began."""
+    scenario = begin(pool_settings(max_inflight_requests=2))
+    scenario.arrive(1, 0.0)
+    scenario.leave(1, 1.0)
+    scenario.arrive(2, 1.45)
+    scenario.sample("a", 1.5, 1.4, running=1)
+    assert 1 == scenario.endpoint_view().draining_requests
+    scenario.sample("a", 1.7, 1.6, running=1)
+    assert 0 == scenario.endpoint_view().draining_requests
+
+
+def test_without_a_sample_the_linger_frees_the_room(begin: Begin) -> None:
+    """A second after the client left the engine must have noticed: the timer frees the room, and not sooner."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.5)
+    scenario.leave(1, 1.0)
+    assert 2.0 == scenario.controller.next_deadline()
+    assert [] == dispatched(scenario.wake(1.999))
+    assert [(2, "a")] == dispatched(scenario.wake(2.0))
+
+
+def test_room_that_a_sample_freed_is_not_freed_again(begin: Begin) -> None:
+    """The linger of room that came back earlier is over without a trace."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.leave(1, 1.0)
+    scenario.sample("a", 1.4, 1.3)
+    scenario.arrive(2, 1.5)
+    assert [] == scenario.wake(2.0)
+    assert (1, 0) == (scenario.endpoint_view().running_requests, scenario.endpoint_view().draining_requests)
+
+
+def test_an_unstreamed_answer_of_llamacpp_holds_its_slot_to_the_end(begin: Begin) -> None:
+    """It runs on after its client has left: the slot comes back at the predicted finish, 99 tokens at 50 ms."""
+    scenario = begin(ONE_PLACE, info=LLAMACPP)
+    scenario.arrive(1, 0.0, stream=False)
+    scenario.progress("a", 0.1, gap_s=0.05)
+    scenario.arrive(2, 0.5)
+    scenario.leave(1, 2.0)
+    assert [] == dispatched(scenario.run_until(4.8))
+    assert [(2, "a")] == dispatched(scenario.run_until(4.99))
+
+
+def test_draining_work_counts_in_the_predicted_wait(begin: Begin) -> None:
+    """Who waits behind a request that was given up waits for it all the same."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.leave(1, 0.1)
+    (hold, *_) = scenario.arrive(2, 0.2)
+    assert 1.0 == hold.record.predicted_wait_s  # type: ignore[union-attr]
+
+
+# Stalls
+
+
+def test_silence_stalls_an_endpoint_after_ten_seconds(begin: Begin) -> None:
+    """Not a moment sooner, counted from the last byte."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 1.0)
+    scenario.progress("a", 3.0, 1)
+    scenario.run_until(12.999)
+    assert EndpointState.UP is scenario.state()
+    scenario.run_until(13.0)
+    assert EndpointState.STALLED is scenario.state()
+
+
+def test_bytes_on_any_stream_keep_an_endpoint_alive(begin: Begin) -> None:
+    """One silent stream beside a talking one is no stall."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0)
+    for second in range(1, 31):
+        scenario.run_until(float(second))
+        scenario.progress("a", float(second), 2)
+    assert EndpointState.UP is scenario.state()
+
+
+def test_counters_that_move_keep_an_endpoint_alive(begin: Begin) -> None:
+    """An engine that is busy with prefills sends nothing, and its counters tell that it works."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    for second in range(1, 31):
+        scenario.run_until(float(second))
+        scenario.sample("a", float(second), running=1, steps_total=100 * second)
+    assert EndpointState.UP is scenario.state()
+
+
+def test_scrapes_alone_do_not_keep_an_endpoint_alive(begin: Begin) -> None:
+    """A hung engine goes on answering its metrics."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    for second in range(1, 12):
+        scenario.run_until(float(second))
+        scenario.sample("a", float(second), running=1, steps_total=100)
+    assert EndpointState.STALLED is scenario.state()
+
+
+def test_a_stream_behind_unstreamed_requests_is_watched(begin: Begin) -> None:
+    """Unstreamed answers may be silent for long; a stream that comes after them is watched from its dispatch on."""
+    scenario = begin(info=LLAMACPP)
+    scenario.arrive(1, 0.0, stream=False)
+    scenario.arrive(2, 5.0)
+    scenario.run_until(14.9)
+    assert EndpointState.UP is scenario.state()
+    scenario.run_until(30.0)
+    assert EndpointState.STALLED is scenario.state()
+
+
+def test_a_stalled_endpoint_gets_no_new_work(begin: Begin) -> None:
+    """What arrives goes elsewhere."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 0.5)
+    scenario.run_until(10.5)
+    assert (EndpointState.STALLED, EndpointState.UP) == (scenario.state("a"), scenario.state("b"))
+    assert [(2, "b"), (3, "b")] == dispatched(scenario.arrive_many([2, 3], 10.5))
+
+
+def test_streams_without_a_first_token_are_rescued(begin: Begin) -> None:
+    """When an endpoint stalls, what has not begun there is sent elsewhere as a second attempt, and what it has is
+    kept as draining; what has begun stays."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0)
+    scenario.first_token(2, 1.0)
+    add_endpoint(scenario, "b", 2.0)
+    effects = scenario.run_until(11.0)
+    assert ([1], [(1, "b")], []) == (held(effects), dispatched(effects), turned_away(effects))
+    assert {1: "b", 2: "a"} == scenario.running
+    assert (1, 1) == (scenario.endpoint_view("a").draining_requests, scenario.endpoint_view("a").running_requests)
+
+
+def test_a_rescued_request_waits_for_room_elsewhere(begin: Begin) -> None:
+    """Where the others are full it waits before all others of its class."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    add_endpoint(scenario, "b", 2.0)
+    scenario.arrive(2, 3.0)
+    scenario.first_token(2, 9.0)
+    scenario.arrive(3, 9.0)
+    effects = scenario.run_until(10.0)
+    assert ([1], []) == (held(effects), dispatched(effects))
+    assert [(1, "b")] == dispatched(scenario.end(2, 11.0))
+
+
+def test_with_nowhere_to_go_a_stream_stays(begin: Begin) -> None:
+    """A stall on the only endpoint ends nothing by itself."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    assert [] == scenario.run_until(30.0)
+    assert EndpointState.STALLED is scenario.state()
+    assert {1: "a"} == scenario.running
+
+
+def test_unstreamed_requests_are_not_rescued(begin: Begin) -> None:
+    """Nobody can tell whether they have begun: they have a time of their own."""
+    scenario = begin()
+    scenario.arrive(1, 0.0, stream=False)
+    add_endpoint(scenario, "b", 2.0)
+    scenario.run_until(30.0)
+    assert EndpointState.STALLED is scenario.state("a")
+    assert {1: "a"} == scenario.running
+
+
+def test_a_request_is_not_rescued_without_end(begin: Begin) -> None:
+    """The number of attempts bounds rescues as it bounds failures."""
+    scenario = begin(endpoints=("a", "b", "c"))
+    scenario.arrive(1, 0.0)
+    scenario.run_until(10.0)
+    assert {1: "b"} == scenario.running
+    scenario.run_until(25.0)
+    assert EndpointState.STALLED is scenario.state("b")
+    assert {1: "b"} == scenario.running
+
+
+def test_the_first_byte_ends_a_stall(begin: Begin) -> None:
+    """An endpoint that talks again gets work again at once."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.run_until(10.0)
+    assert EndpointState.STALLED is scenario.state()
+    scenario.progress("a", 12.0, 1)
+    assert EndpointState.UP is scenario.state()
+    assert [(2, "a")] == dispatched(scenario.arrive(2, 12.0))
+
+
+def test_after_a_stall_an_endpoint_is_watched_as_before(begin: Begin) -> None:
+    """A second silence is noticed as soon as the first was."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.run_until(10.0)
+    scenario.progress("a", 12.0, 1)
+    scenario.run_until(21.9)
+    assert EndpointState.UP is scenario.state()
+    scenario.run_until(23.0)
+    assert EndpointState.STALLED is scenario.state()
+
+
+def test_a_stalled_endpoint_without_our_work_is_tried_by_one(begin: Begin) -> None:
+    """When its last stream is gone no byte can come. The next reading lets one request try it; others wait until a
+    byte has moved."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.run_until(10.0)
+    scenario.leave(1, 11.0)
+    scenario.run_until(12.0)
+    assert EndpointState.STALLED is scenario.state()
+    scenario.sample("a", 12.5)
+    assert [(2, "a")] == dispatched(scenario.arrive_many([2, 3], 13.0))
+    assert [(3, "a")] == dispatched(scenario.first_token(2, 14.0))
+
+
+def test_a_trial_that_fails_is_a_stall_again(begin: Begin) -> None:
+    """A request that tries a hung engine in vain finds it stalled ten seconds later."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.run_until(10.0)
+    scenario.leave(1, 11.0)
+    scenario.run_until(12.0)
+    scenario.sample("a", 12.5)
+    scenario.arrive(2, 13.0)
+    scenario.run_until(22.9)
+    assert EndpointState.UP is scenario.state()
+    scenario.run_until(23.0)
+    assert EndpointState.STALLED is scenario.state()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("loss", ["unreachable", "removed"])
+def test_a_silent_stream_on_a_lost_endpoint_ends_in_its_own_time(begin: Begin, loss: str) -> None:
+    """An endpoint that is down or removed is past stalling: its silent stream ends when its own patience is over,
+    and the wake-ups until then are few."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 1.0)
+    if loss == "unreachable":
+        scenario.tell(SampleMissed(EndpointId("a"), unreachable=True), 2.0)
+    else:
+        scenario.tell(EndpointsChanged("llama", ()), 2.0)
+    wakes = 0
+    while (due := scenario.controller.next_deadline()) is not None and due < 61.0:
+        scenario.wake(due)
+        wakes += 1
+        assert wakes < 20, "busy waiting"
+    assert {1: "a"} == scenario.running
+    assert [(1, Outcome.UPSTREAM_INTERRUPTED)] == turned_away(scenario.run_until(61.0))
+
+
+# One silent request
+
+
+def test_a_silent_stream_ends_after_idle_stream(begin: Begin) -> None:
+    """Sixty seconds without a byte in mid-stream: it is interrupted, and the driver is told to close it."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.progress("a", 5.0, 1)
+    scenario.run_until(64.9)
+    assert {1: "a"} == scenario.running
+    effects = scenario.run_until(65.0)
+    assert [(1, Outcome.UPSTREAM_INTERRUPTED)] == turned_away(effects)
+    assert isinstance(effects[0], Abort)
+    assert "60 s" in effects[0].detail
+    assert 1 == scenario.endpoint_view().draining_requests
+
+
+def test_a_stream_that_never_began_has_failed(begin: Begin) -> None:
+    """Without a first token nothing was relayed: the client gets an error, not a broken stream."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    assert [(1, Outcome.UPSTREAM_FAILED)] == turned_away(scenario.run_until(60.0))
+
+
+def test_a_talking_neighbour_does_not_save_a_silent_stream(begin: Begin) -> None:
+    """Patience is each request's own."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0)
+    ended: list[tuple[int, Outcome]] = []
+    for second in range(1, 62):
+        ended += turned_away(scenario.run_until(float(second)))
+        scenario.progress("a", float(second), 2)
+    assert [(1, Outcome.UPSTREAM_FAILED)] == ended
+
+
+def test_an_unstreamed_request_has_its_own_time(begin: Begin) -> None:
+    """Ten minutes to its first byte, and then it has failed."""
+    scenario = begin()
+    scenario.arrive(1, 0.0, stream=False)
+    assert [] == scenario.run_until(599.9)
+    assert [(1, Outcome.UPSTREAM_FAILED)] == turned_away(scenario.run_until(600.0))
+
+
+def test_an_impatient_request_behind_a_patient_one_is_watched(begin: Begin) -> None:
+    """The first request's long patience does not hide the second one's short one."""
+    scenario = begin(info=LLAMACPP)
+    scenario.arrive(1, 0.0, stream=False)
+    scenario.arrive(2, 1.0)
+    ended = turned_away(scenario.run_until(61.0))
+    assert [(2, Outcome.UPSTREAM_FAILED)] == ended
+
+
+def test_the_room_of_a_silent_stream_serves_the_next(begin: Begin) -> None:
+    """When a trickling stream has fallen silent on an engine that otherwise works, who waits gets its room."""
+    scenario = begin(pool_settings(max_inflight_requests=2))
+    scenario.arrive(1, 0.0, class_name="batch")
+    scenario.arrive(2, 0.0, class_name="batch")
+    started: list[tuple[int, str]] = []
+    for second in range(1, 63):
+        started += dispatched(scenario.run_until(float(second)))
+        scenario.progress("a", float(second), 2)
+        if second == 50:
+            scenario.arrive(3, 50.0, class_name="batch")
+    assert [(3, "a")] == started
+
+
+def test_a_sample_of_an_engine_that_is_gone_frees_nothing(begin: Begin) -> None:
+    """A reading of an endpoint that is not configured any more is late news."""
+    scenario = begin()
+    scenario.tell(EndpointsChanged("llama", ()), 1.0)
+    assert [] == scenario.tell(Sampled(EndpointId("a"), reading(2.0)), 2.0)

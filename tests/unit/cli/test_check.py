@@ -1,0 +1,86 @@
+"""`forebay check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from forebay.cli.main import cli
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of the machine that runs the tests have no say."""
+    for variable in ("FOREBAY_LISTEN", "FOREBAY_POOLS", "FOREBAY_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def check(path: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    result = CliRunner().invoke(cli, ["check", str(path)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_usable_file_is_ok_and_explained(tmp_path: Path) -> None:
+    """A usable file gives OK, exit code 0, and what it comes to with the defaults filled in."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "listen: 0.0.0.0:8080\n"
+        "pools:\n"
+        "- name: llama\n"
+        "  endpoints: [http://10.0.0.1:8000, http://10.0.0.2:8000]\n"
+        "  gpus: 4\n"
+        "  max_gpu_seconds: 120\n"
+        "  profile: {tokens_per_gpu_second: 240}\n"
+        "limits: {max_waiting_bytes: 64MiB}\n"
+    )
+    code, out, err = check(path)
+    assert (0, "") == (code, err)
+    assert f"OK: {path}\n" in out
+    assert "pool llama: 2 endpoints, 4 GPU each, speed from its profile, at most GPU-seconds 120" in out
+    assert (
+        "class 2 standard: first token in 5s, then 120ms per token, waits at most 5s, weight 5, value 2, default"
+        in out
+    )
+    assert "at most 64 MiB" in out
+
+
+def test_unusable_file_gives_every_problem_and_2(tmp_path: Path) -> None:
+    """Each problem is a line on stderr, and the exit code says that the configuration is wrong."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("listen: x\npools:\n- endpoints: [http://a]\n  profile: no-such-profile\n  gpus: 0\n")
+    code, out, err = check(path)
+    assert (2, "") == (code, out)
+    assert f"{path}:1:1: listen: no port in 'x'; write it like x:8080" in err
+    assert f"{path}:5:3: pools[0].gpus: found 0, must be at least 1" in err
+    assert err.endswith("2 problems\n")
+
+
+def test_unknown_profile_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    """A profile that does not exist is a located problem that names those that do."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("pools:\n- endpoints: [http://a]\n  profile: llama3-8b-h100x1-bf61\n")
+    code, _, err = check(path)
+    assert 2 == code
+    assert f"{path}:3:3: pools[0].profile: " in err
+    assert "llama3-8b-h100x1-bf16" in err
+
+
+def test_overrides_of_the_environment_are_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that would stop `serve` stops `check`; one that names nothing is a warning."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("pools:\n- endpoints: [http://a]\n")
+    monkeypatch.setenv("FOREBAY_LISTN", "x")
+    code, _, err = check(path)
+    assert (0, "warning: FOREBAY_LISTN is set but names no setting; did you mean FOREBAY_LISTEN?\n") == (
+        code,
+        err,
+    )
+    monkeypatch.setenv("FOREBAY_OVERLOAD_STATUS", "418")
+    code, _, err = check(path)
+    assert 2 == code
+    assert "FOREBAY_OVERLOAD_STATUS: overload_status: found 418, allowed: 429, 503 or 529" in err

@@ -1,0 +1,105 @@
+"""`forebay serve`: what is wrong with its options, told before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import forebay.runtime.process
+from forebay.cli.main import cli
+from forebay.runtime.app import Prepared, StartFailed
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Prepared]:
+    """What would have been run."""
+    runs: list[Prepared] = []
+
+    def run(prepared: Prepared, *, announce: Callable[[str], None], **_: Any) -> int:
+        announce("ready")
+        runs.append(prepared)
+        return 0
+
+    monkeypatch.setattr(forebay.runtime.process, "run", run)
+    return runs
+
+
+def serve(*arguments: str) -> Result:
+    """The result of the command."""
+    return CliRunner(env={"FOREBAY_CONFIG": None}).invoke(cli, ["serve", *arguments])
+
+
+def test_upstreams_alone_are_enough(started: list[Prepared]) -> None:
+    """One URL per endpoint is all that is needed."""
+    result = serve("--upstream", "http://a:1", "--upstream", "http://b:1/v1")
+    assert (0, "ready\n") == (result.exit_code, result.stdout)
+    (pool,) = started[0].config.pools
+    assert ["http://a:1", "http://b:1"] == [str(url) for url in pool.endpoints]
+
+
+def test_options_reach_the_configuration(started: list[Prepared]) -> None:
+    """Addresses, grace and profile are taken over; a profile's speed is the pool's."""
+    serve(
+        "--upstream", "http://a:1", "--listen", ":0", "--admin", "0", "--grace", "5s",
+        "--profile", "llama3-8b-h100x1-bf16",
+    )  # fmt: skip
+    (prepared,) = started
+    config = prepared.config
+    assert ("0.0.0.0:0", "127.0.0.1:0", 5.0) == (str(config.listen), str(config.admin), config.grace)
+    assert prepared.settings.pools[0].law is not None
+
+
+def test_file_and_options_go_together(started: list[Prepared], tmp_path: Path) -> None:
+    """Options override the file; a file without pools takes those of --upstream."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("listen: 127.0.0.1:1\noverload_status: 503\n")
+    assert 0 == serve("-c", str(path), "--upstream", "http://a:1", "--listen", "127.0.0.1:2").exit_code
+    assert (2, 503) == (started[0].config.listen.port, started[0].config.overload_status)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "pools: none: add `pools:"),
+        (("--upstream", "a:8000"), "--upstream: pools[0].endpoints[0]: found 'a:8000'; an endpoint is a URL, write http://a:8000"),
+        (("--upstream", "http://a", "--listen", "x"), "--listen: listen: no port in 'x'"),
+        (("--upstream", "http://a", "--grace", "30"), "--grace: grace: cannot read '30' as a duration"),
+        (("--upstream", "http://a", "--profile", "nonsense"), "there is no engine profile 'nonsense'"),
+        (("--profile", "learn"), "--profile describes --upstream engines"),
+        (("-c", "/no/such/file.yaml"), "/no/such/file.yaml: cannot be read: No such file or directory"),
+        (("--upstream", "http://a", "--log-format", "xml"), "'xml' is not one of"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told_with_the_fix(
+    started: list[Prepared], arguments: tuple[str, ...], message: str
+) -> None:
+    """Each mistake ends with exit code 2 and a message that names the option and the fix."""
+    result = serve(*arguments)
+    assert 2 == result.exit_code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [] == started
+
+
+def test_upstreams_and_pools_exclude_each_other(started: list[Prepared], tmp_path: Path) -> None:
+    """A file's pools are not silently replaced."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("pools:\n- endpoints: [http://a]\n")
+    result = serve("-c", str(path), "--upstream", "http://b")
+    assert (2, True) == (result.exit_code, "exclude each other" in result.stderr)
+    assert [] == started
+
+
+def test_start_that_fails_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is taken is no mistake of usage: exit code 1 and the reason."""
+
+    def run(*_: object, **__: object) -> int:
+        raise StartFailed("cannot listen on 127.0.0.1:8080")
+
+    monkeypatch.setattr(forebay.runtime.process, "run", run)
+    result = serve("--upstream", "http://a")
+    assert (1, "Error: cannot listen on 127.0.0.1:8080\n") == (result.exit_code, result.stderr)

@@ -1,0 +1,98 @@
+"""Overrides from the environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay.config.environment import apply_override, overrides_from
+from forebay.config.errors import ConfigError
+
+
+def applied(environ: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
+    """The data with the overrides of an environment."""
+    overrides, _ = overrides_from(environ)
+    for override in overrides:
+        apply_override(override, data)
+    return data
+
+
+def test_values_are_yaml() -> None:
+    """A variable may hold a number, a list or a mapping."""
+    environ = {"FOREBAY_OVERLOAD_STATUS": "503", "FOREBAY_POOLS": "[{endpoints: ['http://a:1']}]"}
+    assert {"overload_status": 503, "pools": [{"endpoints": ["http://a:1"]}]} == applied(environ, {})
+
+
+def test_credentials_stay_text() -> None:
+    """A credential of digits does not become a number."""
+    assert {"admin_token": "0123456789"} == applied({"FOREBAY_ADMIN_TOKEN": "0123456789"}, {})
+
+
+def test_double_underscores_go_down() -> None:
+    """Nested keys, list entries and class names can be set."""
+    data: dict[str, Any] = {"pools": [{"gpus": 1}], "classes": {"My-Class": {"ttft": "1s"}}}
+    environ = {
+        "FOREBAY_POOLS__0__GPUS": "4",
+        "FOREBAY_CLASSES__MY_CLASS__TTFT": "2s",
+        "FOREBAY_LIMITS__MAX_BODY": "64MiB",
+    }
+    expected = {
+        "pools": [{"gpus": 4}],
+        "classes": {"My-Class": {"ttft": "2s"}},
+        "limits": {"max_body": "64MiB"},
+    }
+    assert expected == applied(environ, data)
+
+
+def test_changing_a_default_class_keeps_the_others() -> None:
+    """Setting one number of one default class leaves all three classes in place."""
+    data = applied({"FOREBAY_CLASSES__BATCH__TTFT": "90s"}, {})
+    assert {"realtime": {}, "standard": {}, "batch": {"ttft": "90s"}} == data["classes"]
+
+
+def test_whole_keys_are_set_before_their_parts() -> None:
+    """A variable for a list and one for an entry of it work together, whatever their order."""
+    environ = {"FOREBAY_POOLS__0__GPUS": "4", "FOREBAY_POOLS": "[{gpus: 1}]"}
+    assert {"pools": [{"gpus": 4}]} == applied(environ, {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("FOREBAY_POOLS__5__GPUS", "no entry '5'"),
+        ("FOREBAY_POOLS__X__GPUS", "no entry 'x'"),
+        ("FOREBAY_LISTEN__HOST", "nothing lies below"),
+    ],
+)
+def test_places_that_are_not_there_are_errors(variable: str, hint: str) -> None:
+    """A variable that points nowhere is an error that says what is there."""
+    overrides, _ = overrides_from({variable: "1"})
+    with pytest.raises(ValueError, match=hint):
+        apply_override(overrides[0], {"pools": [{}], "listen": "127.0.0.1:1"})
+
+
+def test_unknown_variables_are_warnings_with_a_guess() -> None:
+    """A variable that names no setting does not stop the start, but is told."""
+    _, warnings = overrides_from({"FOREBAY_LISTN": "x", "OTHER": "x"})
+    assert ["FOREBAY_LISTN is set but names no setting; did you mean FOREBAY_LISTEN?"] == warnings
+
+
+def test_service_links_of_kubernetes_are_left_alone() -> None:
+    """The variables that a Service called forebay brings are neither overrides nor warnings."""
+    environ = {
+        "FOREBAY_SERVICE_HOST": "10.0.0.1",
+        "FOREBAY_SERVICE_PORT": "8080",
+        "FOREBAY_SERVICE_PORT_HTTP": "8080",
+        "FOREBAY_PORT": "tcp://10.0.0.1:8080",
+        "FOREBAY_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "FOREBAY_ADMIN_PORT": "tcp://10.0.0.1:9321",
+        "FOREBAY_CONFIG": "/etc/forebay.yaml",
+    }
+    assert ([], []) == overrides_from(environ)
+
+
+def test_broken_yaml_names_the_variable() -> None:
+    """A value that is no YAML is reported with the variable's name."""
+    with pytest.raises(ConfigError, match="FOREBAY_POOLS:1"):
+        overrides_from({"FOREBAY_POOLS": "[{"})

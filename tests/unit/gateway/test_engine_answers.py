@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from forebay.admission.model import Usage
+from forebay.gateway import engine_answers
+from forebay.http.message import ResponseHead
+
+
+def head(status: int, content_type: bytes) -> ResponseHead:
+    """A response head."""
+    return ResponseHead(status, b"", [(b"content-type", content_type)], True, None, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "expected"),
+    [
+        (200, b"text/event-stream", True),
+        (200, b"Text/Event-Stream; charset=utf-8", True),
+        (200, b"application/json", False),
+        (503, b"text/event-stream", False),
+    ],
+)
+def test_streams_are_told_by_their_type(status: int, content_type: bytes, expected: bool) -> None:
+    """A stream is a successful answer of that type, whatever the client asked for."""
+    assert expected == engine_answers.is_stream(head(status, content_type))
+
+
+def test_which_errors_another_endpoint_may_cure() -> None:
+    """5xx, 429 and 408 may be cured elsewhere; other 4xx judge the request."""
+    assert [True] * 5 == [engine_answers.is_refusal(s) for s in (500, 503, 504, 429, 408)]
+    assert [False] * 5 == [engine_answers.is_refusal(s) for s in (200, 400, 401, 404, 422)]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b'{"error": {"message": "busy", "type": "Service Unavailable", "param": null, "code": 503}}', 503),
+        (b'{"error": {"code": 400, "message": "too long"}}', 400),
+        (b'{"object": "error", "message": "full", "code": 503}', 503),
+        (b'{"error": {"code": "server_error"}}', 502),
+        (b'{"error": {"code": 200}}', 502),
+        (b'{"error": "boom"}', 502),
+        (b"not json", 502),
+    ],
+)
+def test_errors_inside_a_stream_get_their_status_back(data: bytes, status: int) -> None:
+    """Nested and flat error objects give the status they name, else 502; the body is the engine's own."""
+    answer = engine_answers.answer_from_event(data)
+    assert (status, data) == (answer.status, answer.body)
+
+
+@pytest.mark.parametrize(
+    ("data", "usage"),
+    [
+        (b'{"prompt_tokens": 16, "total_tokens": 22, "completion_tokens": 6}', Usage(16, 6)),
+        (
+            b'{"prompt_tokens": 16, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 15}}',
+            Usage(16, 6, 15),
+        ),
+        (b'{"prompt_tokens": 16, "completion_tokens": 6, "prompt_tokens_details": null}', Usage(16, 6)),
+        (b'{"prompt_tokens": 0, "completion_tokens": 0}', Usage(0, 0)),
+        (b'{"prompt_tokens": 5}', Usage(5, 0)),
+        (b'{"prompt_tokens": -5, "completion_tokens": 1}', None),
+        (b'{"prompt_tokens": "x"}', None),
+        (b"{}", None),
+        (b"null", None),
+        (b'{"prompt_tokens"', None),
+    ],
+)
+def test_usage_is_read_or_not_believed(data: bytes, usage: Usage | None) -> None:
+    """Counts are taken as reported, zero included; what is missing or odd is no usage."""
+    assert usage == engine_answers.usage_of_object(data)
+
+
+def test_usage_of_whole_answers() -> None:
+    """A whole answer's usage is found; null, missing and broken are none."""
+    assert engine_answers.usage_of_body(
+        b'{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}'
+    ) == Usage(3, 4)
+    for body in (b'{"usage": null}', b"{}", b"<html>", b"[" * 100_000):
+        assert engine_answers.usage_of_body(body) is None

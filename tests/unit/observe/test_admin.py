@@ -1,0 +1,163 @@
+"""The admin API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from forebay.admission.model import TicketId
+from forebay.admission.snapshot import Snapshot
+from forebay.observe.admin import AdminAccess, admin_app
+from forebay.observe.decisions import RecentDecisions
+from forebay.observe.metrics import Metrics
+from tests.unit.observe.records import record, refusal_record
+from tests.unit.observe.snapshots import a_snapshot
+
+CREDENTIAL = "correct-horse"
+LOOPBACK = AdminAccess(on_loopback=True)
+API = ("/api/snapshot", "/api/decisions", "/api/requests/abc-1")
+
+
+class FakeProcess:
+    """A gateway that is what a test says."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.core: Snapshot | None = a_snapshot()
+
+    def unready_reason(self) -> str | None:
+        return self.reason
+
+    def uptime_s(self) -> float:
+        return 12.5
+
+    def snapshot(self) -> Snapshot | None:
+        return self.core
+
+    def ticket_of(self, request_id: str) -> TicketId | None:
+        return TicketId(int(request_id[4:])) if request_id.startswith("abc-") else None
+
+
+@asynccontextmanager
+async def client(
+    process: FakeProcess, access: AdminAccess = LOOPBACK, decisions: RecentDecisions | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API, without sockets."""
+    app = admin_app(process, Metrics(process.snapshot), decisions or RecentDecisions(), access)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://admin") as opened:
+        yield opened
+
+
+async def test_health_and_readiness_are_two_things() -> None:
+    """A process that shuts down is healthy but not ready, and says why."""
+    process = FakeProcess()
+    async with client(process) as http:
+        assert (200, 200) == (
+            (await http.get("/healthz")).status_code,
+            (await http.get("/readyz")).status_code,
+        )
+        process.reason = "draining"
+        answer = await http.get("/readyz")
+        assert (503, "draining\n") == (answer.status_code, answer.text)
+        assert 200 == (await http.get("/healthz")).status_code
+
+
+async def test_index_names_every_path() -> None:
+    """The first page tells what there is."""
+    async with client(FakeProcess()) as http:
+        text = (await http.get("/")).text
+    assert all(
+        path in text for path in ("/healthz", "/readyz", "/metrics", "/api/snapshot", "/api/requests/ID")
+    )
+
+
+async def test_metrics_are_prometheus_text() -> None:
+    """Metrics come in the text format with its content type."""
+    async with client(FakeProcess()) as http:
+        answer = await http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "forebay_queue_requests" in answer.text
+
+
+async def test_snapshot_is_json() -> None:
+    """The snapshot is the core's own, with the process's state beside it."""
+    process = FakeProcess()
+    async with client(process) as http:
+        body = (await http.get("/api/snapshot")).json()
+        assert (True, 12.5, "p") == (body["ready"], body["uptime_s"], body["pools"][0]["name"])
+        assert "up" == body["pools"][0]["endpoints"][0]["state"]
+        process.core = None
+        answer = await http.get("/api/snapshot")
+    assert (503, True) == (answer.status_code, "error" in answer.json())
+
+
+async def test_decisions_come_newest_first_and_are_limited() -> None:
+    """Recent decisions are listed, as many as asked for."""
+    ring = RecentDecisions()
+    for number in range(5):
+        ring.add(record(ticket=TicketId(number)))
+    async with client(FakeProcess(), decisions=ring) as http:
+        body = (await http.get("/api/decisions?limit=2")).json()
+        assert [4, 3] == [entry["ticket"] for entry in body["decisions"]]
+        assert 5 == len((await http.get("/api/decisions")).json()["decisions"])
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "00000001", "1" * 5000, "٣"])
+async def test_limits_that_are_none_are_refused(limit: str) -> None:
+    """A limit that is no number, or too large, is a 400 with the range."""
+    async with client(FakeProcess()) as http:
+        answer = await http.get("/api/decisions", params={"limit": limit})
+    assert (400, True) == (answer.status_code, "1 to 1000" in answer.json()["error"])
+
+
+async def test_decisions_of_one_request_are_found_by_its_id() -> None:
+    """A request is looked up by the id that its client was given; an unknown one is a 404."""
+    ring = RecentDecisions()
+    ring.add(refusal_record(ticket=TicketId(7)))
+    async with client(FakeProcess(), decisions=ring) as http:
+        body = (await http.get("/api/requests/abc-7")).json()
+        assert (7, "queue_full") == (body["ticket"], body["decisions"][0]["outcome"])
+        for unknown in ("abc-8", "nonsense", "%00"):
+            assert 404 == (await http.get(f"/api/requests/{unknown}")).status_code
+
+
+@pytest.mark.parametrize("path", API)
+async def test_api_is_closed_off_loopback_without_a_credential(path: str) -> None:
+    """Open to the network and without a credential, the API says how to open it; health and metrics answer."""
+    async with client(FakeProcess(), AdminAccess(on_loopback=False)) as http:
+        answer = await http.get(path, headers={"authorization": "Bearer "})
+        assert (403, True) == (answer.status_code, "admin_token" in answer.text)
+        for open_path in ("/", "/healthz", "/readyz", "/metrics"):
+            assert 200 == (await http.get(open_path)).status_code
+
+
+@pytest.mark.parametrize("on_loopback", [True, False])
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (f"Bearer {CREDENTIAL}", 200),
+        (f"bearer   {CREDENTIAL}", 200),
+        ("Bearer wrong", 401),
+        ("Bearer caf\u00e9", 401),
+        (f"Basic {CREDENTIAL}", 401),
+        (CREDENTIAL, 401),
+        ("", 401),
+    ],
+)
+async def test_configured_credential_is_asked_for(authorization: str, status: int, on_loopback: bool) -> None:
+    """With a credential configured, the API takes exactly that one, from wherever."""
+    access = AdminAccess(on_loopback=on_loopback, credential=CREDENTIAL)
+    async with client(FakeProcess(), access) as http:
+        answer = await http.get("/api/snapshot", headers={b"authorization": authorization.encode("latin-1")})
+    assert status == answer.status_code
+    assert CREDENTIAL not in answer.text
+
+
+async def test_other_methods_and_paths_are_refused() -> None:
+    """What is not there is a 404, and nothing can be changed through the API."""
+    async with client(FakeProcess()) as http:
+        assert 404 == (await http.get("/api/reload")).status_code
+        assert 405 == (await http.post("/api/snapshot")).status_code

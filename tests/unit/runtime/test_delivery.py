@@ -1,0 +1,103 @@
+"""Delivery: listeners and observers that fail do not leak tickets or disturb others."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.admission.events import Arrived, Ended
+from forebay.admission.model import DecisionRecord, Settlement
+from forebay.admission.outcomes import Outcome
+from tests.unit.runtime.doubles import Bench, Kept, demand
+
+
+def raises_on(*words: str) -> Kept:
+    """A listener that fails when told one of these."""
+    listener = Kept()
+
+    def act(what: str) -> None:
+        if what.split(maxsplit=1)[0] in words:
+            raise RuntimeError(what)
+
+    listener.act = act
+    return listener
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [(("dispatch",), "listener.dispatch"), (("dispatch", "hold", "refuse", "abort"), "listener.dispatch")],
+)
+def test_dispatch_that_fails_frees_its_room(words: tuple[str, ...], error: str) -> None:
+    """A request whose listener cannot send it is ended, and the next one takes its place."""
+    bench = Bench()
+    _, listener = bench.arrive(raises_on(*words))
+    assert error in bench.errors
+    assert ["dispatch 1", "abort upstream_failed"] == listener.told
+    assert 0 == bench.driver.delivery.open_tickets
+    _, next_one = bench.arrive()
+    assert ["hold"] == next_one.told  # what was sent in part may linger at the engine
+    bench.timers.fire()
+    assert ["hold", "dispatch 1"] == next_one.told
+
+
+def test_hold_that_fails_gives_up_the_place_in_the_queue() -> None:
+    """A waiter whose listener fails is no longer waiting."""
+    bench = Bench()
+    bench.arrive()
+    bench.arrive(raises_on("hold"))
+    snapshot = bench.driver.snapshot()
+    assert snapshot is not None
+    assert (1, 0) == (snapshot.tickets, snapshot.pools[0].waiting_requests)
+    assert ["listener.hold"] == bench.errors
+
+
+def test_refusal_that_fails_is_over_all_the_same() -> None:
+    """A refused ticket is closed although its listener fails."""
+    bench = Bench(max_queue=0)
+    bench.arrive()
+    bench.arrive(raises_on("refuse"))
+    assert ["listener.refuse"] == bench.errors
+    assert 1 == bench.driver.delivery.open_tickets
+
+
+def test_request_without_a_listener_does_not_keep_its_room() -> None:
+    """A ticket that nobody registered for is given up."""
+    bench = Bench()
+    bench.driver.feed(Arrived(demand(bench.driver.new_ticket())))
+    assert ["listener.dispatch"] == bench.errors
+    snapshot = bench.driver.snapshot()
+    assert snapshot is not None
+    assert 0 == snapshot.tickets
+
+
+def test_observers_see_every_decision_and_every_ending() -> None:
+    """Each decision is told once, each settlement once, in the order in which they happened."""
+    bench = Bench()
+    seen: list[str] = []
+    bench.driver.delivery.observe(
+        settlements=[lambda s: seen.append(f"settled {s.ticket} {s.outcome.value}")],
+        records=[lambda r: seen.append(f"{r.action} {r.ticket}")],
+    )
+    first, _ = bench.arrive()
+    second, _ = bench.arrive()
+    bench.driver.feed(Ended(first, Outcome.COMPLETED))
+    assert [
+        f"dispatch {first}",
+        f"hold {second}",
+        f"settled {first} completed",
+        f"dispatch {second}",
+    ] == seen
+
+
+def test_observer_that_fails_does_not_touch_the_request() -> None:
+    """A broken observer is counted, and the request goes on."""
+
+    def broken(_: DecisionRecord | Settlement) -> None:
+        raise RuntimeError
+
+    bench = Bench()
+    bench.driver.delivery.observe(settlements=[broken], records=[broken])
+    ticket, listener = bench.arrive()
+    bench.driver.feed(Ended(ticket, Outcome.COMPLETED))
+    assert ["dispatch 1"] == listener.told
+    assert ["observer", "observer"] == bench.errors
+    assert 0 == bench.driver.delivery.open_tickets
