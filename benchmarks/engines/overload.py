@@ -50,7 +50,9 @@ MEAN_TOKENS = 220
 WARM_UP_S = 20.0
 TAIL_S = 30.0
 """How long the clients wait for answers after the last request was sent."""
-CALIBRATION_S = 20.0
+CALIBRATION_S = 40.0
+LLAMACPP_SLOTS = 4
+LLAMACPP_TOKENS = 8192
 ENDINGS = ("e", "a", "t", "s")
 """One of these is in nearly every token of noise: forbidden until the wished length, they end an answer soon after."""
 
@@ -68,8 +70,8 @@ class Plan:
 
     @property
     def concurrency(self) -> int:
-        """Requests that fit into the KV cache on average."""
-        return max(1, self.kv_tokens // MEAN_TOKENS)
+        """Requests that the engine can have in work at a time: what fits into the KV cache on average, or its slots."""
+        return max(1, self.kv_tokens // MEAN_TOKENS) if self.engine == "vllm" else LLAMACPP_SLOTS
 
 
 class Bodies:
@@ -113,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.engine} is not installed: run scripts/engines.sh", file=sys.stderr)
         return 1
     arms = (options.only,) if options.only else ("direct", "forebay")
-    plan = Plan(options.engine, options.kv_tokens, options.load, options.seconds, options.seed, arms)
+    kv_tokens = options.kv_tokens if options.engine == "vllm" else LLAMACPP_TOKENS
+    plan = Plan(options.engine, kv_tokens, options.load, options.seconds, options.seed, arms)
     results = run(plan)
     print(json.dumps(results, indent=2) if options.json else "\n".join(table(results)))
     return 0
@@ -121,8 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(plan: Plan) -> dict[str, Any]:
     say(f"starting {plan.engine}")
-    is_vllm = plan.engine == "vllm"
-    engine = start_vllm(model=MODEL, kv_tokens=plan.kv_tokens) if is_vllm else start_llamacpp(model=MODEL)
+    if plan.engine == "vllm":
+        engine = start_vllm(model=MODEL, kv_tokens=plan.kv_tokens)
+    else:
+        engine = start_llamacpp(model=MODEL, slots=LLAMACPP_SLOTS, context_tokens=LLAMACPP_TOKENS)
     with running(engine):
         return asyncio.run(measure(engine, plan))
 

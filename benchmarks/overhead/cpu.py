@@ -29,7 +29,10 @@ class Load:
 
 
 REQUESTS = Load(
-    "non-streamed chat requests, 16 connections, as fast as they go", "request", 16, "answers", {}
+    "non-streamed chat requests over 16 connections, as fast as they go", "request", 16, "answers", {}
+)
+REQUESTS_ALONE = Load(
+    "non-streamed chat requests over 1 connection, one after the other", "request", 1, "answers", {}
 )
 EVENTS = Load(
     "200 streams of 50 SSE events a second each, one event per write",

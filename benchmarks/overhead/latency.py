@@ -1,6 +1,6 @@
 """Added latency at half load: the same open arrivals to the engine itself and through each proxy, in turn.
 
-The stub engine takes 20 ms for an answer, and stands for one that runs 64 of them at once: 3,200 requests a
+The stub engine takes 20 ms for an answer, and stands for one that runs 32 of them at once: 1,600 requests a
 second. Half of that is offered, as a Poisson process, by our own open-loop client. A request's latency counts from
 its sending to the last byte of its answer. What a proxy adds is the difference of the quantiles to those of the
 direct run of the same round; the median over rounds is reported.
@@ -19,8 +19,9 @@ from forebay.load.generator import OpenLoop, Target
 from forebay.load.workload import Arrival
 
 SERVICE_MS = 20
-SLOTS = 64
+SLOTS = 32
 RATE_PER_S = SLOTS * 1000 / SERVICE_MS / 2
+SENT_LATE_MS_MAX = 10.0
 _BODY = (
     b'{"model":"stub","max_tokens":256,"stream":false,"messages":[{"role":"user","content":'
     b'"Why does a hydro plant need a basin just above its turbines?"}]}'
@@ -38,6 +39,8 @@ class LatencyRound:
     p50_ms: float
     p95_ms: float
     p99_ms: float
+    sent_late_p99_ms: float
+    """Above `SENT_LATE_MS_MAX` the machine is too busy for the client, and the figures are doubtful."""
 
 
 def measure(target: Peer, duration_s: float, seed: int) -> LatencyRound:
@@ -45,7 +48,10 @@ def measure(target: Peer, duration_s: float, seed: int) -> LatencyRound:
     felt = uvloop.run(_offer(target, _arrivals(duration_s, seed)))
     taken_ms = [(one.duration_s - one.late_s) * 1000 for one in felt if one.end is End.COMPLETED]
     p50_ms, p95_ms, p99_ms = (quantile(taken_ms, part) or float("nan") for part in (0.5, 0.95, 0.99))
-    return LatencyRound(target.name, len(taken_ms), len(felt) - len(taken_ms), p50_ms, p95_ms, p99_ms)
+    late_p99_ms = (quantile((one.late_s for one in felt), 0.99) or 0.0) * 1000
+    return LatencyRound(
+        target.name, len(taken_ms), len(felt) - len(taken_ms), p50_ms, p95_ms, p99_ms, late_p99_ms
+    )
 
 
 async def _offer(target: Peer, planned: list[Arrival]) -> list[Felt]:

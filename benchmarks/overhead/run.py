@@ -1,6 +1,6 @@
 """What the gateway costs: CPU against Envoy, and added latency against none. Prints tables; `--json` one document.
 
-    .venv/bin/python benchmarks/overhead/run.py [--quick] [--rounds N] [--json] [--only latency|requests|events]
+    .venv/bin/python benchmarks/overhead/run.py [--quick] [--rounds N] [--json] [--only PART]
 
 Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, Envoy as a
 plain proxy with one worker, and wrk. The targets take turns in every round, so that a machine that changes
@@ -24,7 +24,8 @@ import latency
 import peers
 
 Results = dict[str, Any]
-PARTS = ("latency", "requests", "events")
+CPU_PARTS = {"requests": cpu.REQUESTS, "requests_alone": cpu.REQUESTS_ALONE, "events": cpu.EVENTS}
+PARTS = ("latency", *CPU_PARTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, help="measured seconds per target and round (default 5)"
+        "--seconds", type=float, default=4.0, help="measured seconds per target and round (default 4)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
@@ -67,8 +68,7 @@ def run(parts: Sequence[str], rounds: int, duration_s: float) -> Results:
             with peers.forebay(stub) as forebay:
                 results["latency"] = added_latency([stub, forebay, envoy], rounds, duration_s)
         with contextlib.ExitStack() as stack:
-            loads = {"requests": cpu.REQUESTS, "events": cpu.EVENTS}
-            wanted = {part: load for part, load in loads.items() if part in parts}
+            wanted = {part: load for part, load in CPU_PARTS.items() if part in parts}
             if not wanted:
                 return results
             forebay = stack.enter_context(peers.forebay(stub))
@@ -100,6 +100,9 @@ def added_latency(targets: Sequence[peers.Peer], rounds: int, duration_s: float)
             "not_answered": sum(one.not_answered for one in measured),
             "rounds": [asdict(one) for one in measured],
         }
+    result["sent_late_p99_ms"] = median(
+        one.sent_late_p99_ms for rounds_of in made.values() for one in rounds_of
+    )
     return result
 
 
@@ -141,7 +144,7 @@ def alternating(targets: Sequence[peers.Peer], rounds: int) -> Iterator[peers.Pe
 
 
 def print_tables(results: Results) -> None:
-    for part in ("requests", "events"):
+    for part in CPU_PARTS:
         if part in results:
             table = results[part]
             print(f"\nCPU per {table['unit']}: {table['load']} (median of {results['rounds']} rounds)\n")
@@ -163,6 +166,10 @@ def print_tables(results: Results) -> None:
             added = f"{row['added_p50_ms']:+9.3f} {row['added_p95_ms']:+9.3f}"
             counts = f"{row['answered']:9,} {row['not_answered']:5}"
             print(f"  {name:10} {row['p50_ms']:8.3f} {row['p95_ms']:8.3f} {added} {counts}")
+        if table["sent_late_p99_ms"] > latency.SENT_LATE_MS_MAX:
+            print(
+                f"  Doubtful: the client sent {table['sent_late_p99_ms']:.0f} ms late (p99); is the machine busy?"
+            )
     print()
 
 

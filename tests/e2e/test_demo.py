@@ -70,7 +70,7 @@ def wait_until_gone(pids: list[int]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_short_demo_gives_one_json_document() -> None:
-    """`--json` prints one document with both arms; both got the same requests, and every refusal says when to return."""
+    """`--json` prints one document; both arms got the same requests, and every refusal says when to come back."""
     done = subprocess.run(
         [*DEMO, "--seconds", "4", "--json"], capture_output=True, text=True, timeout=110, check=False
     )

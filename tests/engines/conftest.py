@@ -23,7 +23,7 @@ def _require(name: str) -> None:
         pytest.fail(f"{name} is not installed: run scripts/engines.sh {name} and scripts/engines.sh models")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def vllm() -> Iterator[RealEngine]:
     """A vLLM with 2,048 tokens of KV cache, a context of 1,024, and room for 32 requests at once."""
     _require("vllm")
@@ -31,7 +31,7 @@ def vllm() -> Iterator[RealEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def llamacpp() -> Iterator[RealEngine]:
     """A llama.cpp with four slots of 2,048 tokens."""
     _require("llamacpp")

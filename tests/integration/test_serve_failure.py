@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,12 @@ def _collector_as_it_was() -> Iterator[None]:
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)
+
+
+def dumped(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the only dump in a folder."""
+    (path,) = folder.glob("forebay-dump-*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class HeldStream:
@@ -83,7 +90,6 @@ async def test_failed_core_lets_running_answers_end_and_ends_the_process(
                     received += piece
                 assert received.endswith("data: [DONE]\n\n")
                 assert 1 == await stopping
-    (dump,) = tmp_path.glob("forebay-dump-*.jsonl")
-    head, *events = [json.loads(line) for line in dump.read_text().splitlines()]
+    head, *events = dumped(tmp_path)
     assert "the books do not balance" in head["error"]
     assert "Arrived" in {line["type"] for line in events}

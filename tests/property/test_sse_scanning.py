@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,10 +57,11 @@ def reference(stream: bytes) -> tuple[list[bytes], bool]:
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
     """The stream in pieces."""
     edges = sorted({place % (len(stream) + 1) for place in places} | {0, len(stream)})
-    return [stream[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [stream[start:end] for start, end in pairwise(edges)]
 
 
 def scan(pieces: list[bytes]) -> SseScanner:
+    """A scanner that has seen some pieces and their end."""
     scanner = SseScanner()
     counted = sum([scanner.feed(piece) for piece in pieces]) + scanner.end()
     assert counted == scanner.data_events

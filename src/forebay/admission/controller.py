@@ -241,7 +241,7 @@ class Controller:
             last = endpoint.step_gap_s
             endpoint.step_gap_s = event.mean_gap_s if last is None else last + 0.1 * (event.mean_gap_s - last)
         endpoint.show_life(now)
-        endpoint.meter.observe(now, saturated=len(pool.queues) > 0)
+        endpoint.meter.observe(now, saturated=pool.books.waiting.requests > 0)
         self._fill(pool, now)
 
     def _ended(self, event: Ended, now: float) -> None:
@@ -253,7 +253,7 @@ class Controller:
         self._life.finish(ticket, event.outcome, event.usage, now, engine_goes_on=event.engine_goes_on)
         if event.outcome is Outcome.UPSTREAM_INTERRUPTED:
             self._count_failure(endpoint, now)
-        endpoint.meter.observe(now, saturated=len(ticket.pool.queues) > 0)
+        endpoint.meter.observe(now, saturated=ticket.pool.books.waiting.requests > 0)
         self._after_leaving(endpoint, ticket.pool, now)
 
     def _client_left(self, event: ClientLeft, now: float) -> None:
@@ -339,6 +339,7 @@ class Controller:
             return
         endpoint.info = event.info
         endpoint.described = True
+        pool.find_limits()
         self._life.cost_again(pool)
         endpoint.come_up(now)
         self._check_absence(pool, now)
@@ -365,6 +366,7 @@ class Controller:
                 endpoint.state = EndpointState.REMOVED
         for endpoint in list(pool.endpoints.values()):
             self._forget_if_removed(endpoint, pool)
+        pool.find_limits()
         self._check_absence(pool, now)
         self._fill(pool, now)
 

@@ -9,13 +9,12 @@ Who must finish a ticket: until the core gives `Settle` for it, the core; the dr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forebay.admission.model import DecisionRecord, EndpointId, Refusal, Settlement, TicketId
 from forebay.admission.outcomes import Outcome
+from forebay.admission.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dispatch:
     """Send the request to this endpoint now; its room is booked."""
 
@@ -26,7 +25,7 @@ class Dispatch:
     record: DecisionRecord
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hold:
     """Keep the request waiting. Nothing is to be sent to the client yet."""
 
@@ -34,7 +33,7 @@ class Hold:
     record: DecisionRecord
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refuse:
     """Answer at once with this refusal; the request never waited."""
 
@@ -42,7 +41,7 @@ class Refuse:
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evict:
     """Answer with this refusal; the request had been waiting."""
 
@@ -50,7 +49,7 @@ class Evict:
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Abort:
     """End a dispatched request: close its engine connection if one is open, and tell the client."""
 
@@ -60,7 +59,7 @@ class Abort:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settle:
     """The ticket is closed; nothing more will be said of it. For observers: metrics, log, recorder."""
 

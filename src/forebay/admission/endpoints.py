@@ -60,6 +60,7 @@ class Endpoint:
         "failures",
         "id",
         "info",
+        "kv_limit",
         "last_life_s",
         "limit",
         "meter",
@@ -114,6 +115,9 @@ class Endpoint:
         """After a stall: one request at a time until a byte moves."""
         self.reserved_for: TicketId | None = None
         self.share = 1.0
+        self.kv_limit: int | None = None
+        """KV tokens that may be booked; None if nobody knows the capacity."""
+        self.find_kv_limit()
         self.watch_due_s: float | None = None
         """When the controller next looks at this endpoint's silence; None while it is not watched."""
 
@@ -122,16 +126,16 @@ class Endpoint:
         """True if it may be given new work at all."""
         return self.state is EndpointState.UP
 
-    @property
-    def kv_limit(self) -> int | None:
-        """KV tokens that may be booked; None if nobody knows the capacity."""
+    def find_kv_limit(self) -> None:
+        """Work out `kv_limit` anew: the settings, the engine or the share have changed."""
         settings = self.pool_settings
         if settings.max_inflight_tokens is not None:
-            return int(settings.max_inflight_tokens * self.share)
+            self.kv_limit = int(settings.max_inflight_tokens * self.share)
+            return
         capacity = self.info.kv_tokens
         if capacity is None and settings.law is not None:
             capacity = settings.law.kv_tokens
-        return None if capacity is None else int(capacity * settings.headroom * self.share)
+        self.kv_limit = None if capacity is None else int(capacity * settings.headroom * self.share)
 
     @property
     def request_limit(self) -> tuple[int, bool]:

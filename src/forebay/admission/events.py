@@ -8,21 +8,21 @@ them (`Progressed`, `Ended`, `ClientLeft`, `AttemptFailed`, `Sampled`): they cha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, unique
 
 from forebay.admission.model import Demand, EndpointId, EngineInfo, EngineSample, TicketId, Usage
 from forebay.admission.outcomes import Outcome
+from forebay.admission.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrived:
     """A request came in. It is answered at once by `Dispatch`, `Hold` or `Refuse`."""
 
     demand: Demand
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progressed:
     """Bytes moved on streams of one endpoint since the last report (batched, every 50 to 100 ms)."""
 
@@ -33,14 +33,14 @@ class Progressed:
     """Mean time between events of one stream over the batch; None when no stream had two."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FirstTokenCame:
     """The first data event of a stream, or the first byte of any other answer, arrived from the engine."""
 
     ticket: TicketId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """A dispatched request is over, and the engine no longer works on it unless `engine_goes_on`."""
 
@@ -54,7 +54,7 @@ class Ended:
     """True if we cut the connection while the engine was at work: its room is kept as draining."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientLeft:
     """The client closed its connection, while waiting or while running."""
 
@@ -78,7 +78,7 @@ class Failure(Enum):
     """No first byte in time."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttemptFailed:
     """A dispatch failed before its first token. Answered by another `Dispatch`, by `Hold`, or by `Abort`."""
 
@@ -88,7 +88,7 @@ class AttemptFailed:
     engine_goes_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sampled:
     """An engine's metrics were read."""
 
@@ -96,7 +96,7 @@ class Sampled:
     sample: EngineSample
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SampleMissed:
     """A reading failed or timed out."""
 
@@ -105,7 +105,7 @@ class SampleMissed:
     """True if the connection itself failed: evidence that the process is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Described:
     """What an engine is was found out, or found to have changed."""
 
@@ -113,7 +113,7 @@ class Described:
     info: EngineInfo
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndpointsChanged:
     """The set of endpoints of a pool is now this. Those that vanish finish what they run."""
 
@@ -121,7 +121,7 @@ class EndpointsChanged:
     endpoints: tuple[EndpointId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShareChanged:
     """This replica may now use this part (0 to 1) of the pool's limits."""
 
@@ -129,7 +129,7 @@ class ShareChanged:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrainStarted:
     """Shutting down: refuse what arrives; waiters have until `until_s` to start."""
 

@@ -70,10 +70,10 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
 
 
 def _check_endpoints(verdict: Verdict, pool: Pool) -> None:
-    up = sum(1 for endpoint in pool.endpoints.values() if endpoint.is_up)
-    may_come = pool.is_starting() or pool.settings.hold_without_endpoints_s > 0
-    verdict.checks.append(Check("endpoints_up", up, None, bool(up or may_come)))
-    if not up and not may_come:
+    up = pool.count_up()
+    may_come = up or pool.is_starting() or pool.settings.hold_without_endpoints_s > 0
+    verdict.checks.append(Check("endpoints_up", up, None, bool(may_come)))
+    if not may_come:
         verdict.outcome, verdict.decided_by = Outcome.NO_ENDPOINTS, "endpoints_up"
         verdict.detail = f"No engine of pool {pool.settings.name!r} can be reached."
 
@@ -84,7 +84,7 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
     verdict.check(
         "context_window",
         needs,
-        pool.context_tokens(),
+        pool.context_tokens,
         Outcome.REQUEST_TOO_LARGE,
         "The prompt is longer than the model's context window.",
     )
@@ -92,7 +92,7 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         verdict.check(
             "kv_cache",
             needs,
-            pool.kv_limit(),
+            pool.kv_limit,
             Outcome.REQUEST_TOO_LARGE,
             "The prompt does not fit the engine's KV cache.",
         )

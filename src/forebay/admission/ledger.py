@@ -13,13 +13,12 @@ The ledger knows no limits and no time; `capacity` compares, `controller` decide
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forebay.admission.errors import invariant
 from forebay.admission.model import Cost, Demand, EndpointId
+from forebay.admission.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Booking:
     """What one request holds, wherever it is booked."""
 

@@ -25,6 +25,8 @@ RESERVE_QUANTILE: Final = 0.9
 """KV is kept for this quantile of the output: sums of independent answers stay well below the sum of these."""
 TRUSTED_AFTER: Final = 30
 """Answers seen in a class before its quantile replaces the client's limit as the reserve."""
+SUMMARISED_EVERY: Final = 32
+"""Answers between two looks at the histogram, once trusted."""
 LENGTH_DECAY: Final = 0.995
 """Per answer: the memory is about 200 answers."""
 _EDGES: Final = tuple(round(2 ** (k / 4)) for k in range(4, 73))
@@ -83,7 +85,7 @@ class _Histogram:
             self.counts = [count / self._increment for count in self.counts]
             self._increment = 1.0
         # Estimates move little with one answer; recomputing them for each arrival would cost more than it gives.
-        if self.observations % 8 == 0 or self.observations < TRUSTED_AFTER:
+        if self.observations % SUMMARISED_EVERY == 0 or self.observations < TRUSTED_AFTER:
             self.cache.clear()
 
     def summary(self, cap: int) -> tuple[int, int]:

@@ -90,7 +90,6 @@ class Lifecycle:
         if demand.stream:
             endpoint.pending_prefill_us += ticket.cost.prefill_us
         self.ledger.start(ticket.booking, endpoint.id)
-        self._drop_reservation(ticket)
         record = self._record(ticket, "dispatch", now, verdict)
         self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record))
 
@@ -194,9 +193,8 @@ class Lifecycle:
     # Steps of the moves
 
     def _move(self, ticket: Ticket, start: Phase, end: Phase) -> None:
-        invariant(
-            ticket.phase is start, f"ticket {ticket.demand.ticket} is {ticket.phase.value}, not {start.value}"
-        )
+        if ticket.phase is not start:
+            invariant(False, f"ticket {ticket.demand.ticket} is {ticket.phase.value}, not {start.value}")
         ticket.phase = end
 
     def _leave_queue(self, ticket: Ticket, now: float) -> None:

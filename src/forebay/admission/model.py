@@ -7,11 +7,11 @@ Everything here is plain data. Units are in the names: `_s` seconds (float, the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Final, NewType
 
 from forebay.admission.outcomes import Outcome
+from forebay.admission.record import record
 
 TicketId = NewType("TicketId", int)
 """Our record of one request, from arrival to outcome. Given by the driver, never used twice in a process."""
@@ -23,7 +23,7 @@ MICRO: Final = 1_000_000
 """Micro-endpoint-seconds in one endpoint-second."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Demand:
     """One request as the core sees it: no bytes, no headers."""
 
@@ -57,7 +57,7 @@ class Demand:
     prefix_hash: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cost:
     """What a request is expected to take, on the pool's reference endpoint."""
 
@@ -85,7 +85,7 @@ class EngineKind(Enum):
     """Any server with the OpenAI API and no metrics that we know."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineInfo:
     """What was found out about an engine, once, by looking at it."""
 
@@ -110,7 +110,7 @@ class EngineInfo:
     """True if the engine closes its connection after a streamed answer, whatever it announces (llama.cpp)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineSample:
     """One reading of an engine's metrics. A field is None when the engine does not say or said nonsense.
 
@@ -137,7 +137,7 @@ class EngineSample:
     """Names of series that were present but unusable (NaN, negative, out of range)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Usage:
     """Token counts that the engine reported for one request."""
 
@@ -161,7 +161,7 @@ class EndpointState(Enum):
     """No longer configured; what runs there may finish."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """One comparison made in a decision."""
 
@@ -172,7 +172,7 @@ class Check:
     passed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecisionRecord:
     """Why one request was treated so: log, header, dashboard, simulator and tests all read this."""
 
@@ -202,7 +202,7 @@ class DecisionRecord:
     """One sentence for a person, where the checks do not say it all."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refusal:
     """A refusal is a value: what to tell the client."""
 
@@ -213,7 +213,7 @@ class Refusal:
     record: DecisionRecord
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settlement:
     """The closed account of one ticket. There is exactly one per ticket, on every way out."""
 

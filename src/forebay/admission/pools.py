@@ -48,6 +48,10 @@ class Pool:
         """The endpoint kept free for a request that has waited half its budget for room, if any."""
         self.absent_since_s: float | None = None
         """Since when nothing is up; None while something is."""
+        self.context_tokens: int | None = None
+        """The largest context window of any endpoint; None if one of them does not say."""
+        self.kv_limit: int | None = None
+        """The largest KV room of any endpoint; None if one of them does not say."""
 
     def reconfigure(self, settings: PoolSettings, common: Settings) -> None:
         """Take new settings; what was learned stays."""
@@ -55,11 +59,13 @@ class Pool:
         self.common = common
         self.law = settings.law or OPTIMISTIC_LAW
         if settings.law is not None:
+            # A configured profile counts as learned.
             self.learning = False
         for endpoint in self.endpoints.values():
             endpoint.pool_settings = settings
             endpoint.stale_after_s = common.stale_after_s
             endpoint.limit.tightest_s = self.tightest_s()
+        self.find_limits()
 
     def add_endpoint(self, endpoint_id: EndpointId, order: int) -> None:
         """An endpoint was configured or discovered."""
@@ -79,6 +85,7 @@ class Pool:
         self.share = share
         for endpoint in self.endpoints.values():
             endpoint.share = share
+        self.find_limits()
 
     # What the world looks like
 
@@ -88,7 +95,14 @@ class Pool:
 
     def has_up(self) -> bool:
         """True if some endpoint may be given work."""
-        return any(endpoint.is_up for endpoint in self.endpoints.values())
+        return self.count_up() > 0
+
+    def count_up(self) -> int:
+        """Endpoints that may be given work."""
+        up = 0  # a plain loop: this is asked several times for each request, and a generator costs twice as much
+        for endpoint in self.endpoints.values():
+            up += endpoint.state is EndpointState.UP
+        return up
 
     def is_starting(self) -> bool:
         """True if nothing is up, but something has not been heard of yet."""
@@ -99,15 +113,13 @@ class Pool:
         """Work drained per second by what is up, on the reference endpoint."""
         return sum(e.meter.speed for e in self.endpoints.values() if e.is_up) * self.share * MICRO
 
-    def context_tokens(self) -> int | None:
-        """The largest context window of any endpoint; None if one of them does not say."""
-        return _largest(
-            [e.info.context_tokens for e in self.endpoints.values() if e.state is not EndpointState.REMOVED]
-        )
-
-    def kv_limit(self) -> int | None:
-        """The largest KV room of any endpoint; None if one of them does not say."""
-        return _largest([e.kv_limit for e in self.endpoints.values() if e.state is not EndpointState.REMOVED])
+    def find_limits(self) -> None:
+        """Work out the largest sizes anew: endpoints, settings, what an engine is, or the share have changed."""
+        present = [e for e in self.endpoints.values() if e.state is not EndpointState.REMOVED]
+        for endpoint in present:
+            endpoint.find_kv_limit()
+        self.context_tokens = _largest([e.info.context_tokens for e in present])
+        self.kv_limit = _largest([e.kv_limit for e in present])
 
     def has_place(self) -> bool:
         """True if the cap over all endpoints allows one more request."""
@@ -129,7 +141,7 @@ class Pool:
         if prompt is None:
             prompt = self.ratio.estimate(demand.prompt_bytes)
         prompt += demand.extra_prompt_tokens
-        room = max((self.context_tokens() or 2 * self.law.kv_tokens) - prompt, 1)
+        room = max((self.context_tokens or 2 * self.law.kv_tokens) - prompt, 1)
         expected, reserved = self.lengths.expect(demand.class_name, demand.max_output_tokens, room)
         estimate = cost.estimate(
             self.law,
@@ -139,7 +151,7 @@ class Pool:
             samples=demand.samples,
             generates=demand.generates,
         )
-        limit = self.kv_limit()
+        limit = self.kv_limit
         if limit is not None and estimate.kv_tokens > limit:
             # It can only run alone, and then it has the whole cache: book exactly that.
             return replace(estimate, kv_tokens=limit)
@@ -187,28 +199,26 @@ class Pool:
         output = usage.output_tokens if usage is not None else ticket.output_events
         if demand.generates and output:
             self.lengths.observe(demand.class_name, output // max(demand.samples, 1))
-        self._judge()
+        if self.learning:
+            self._learning_may_end()
 
     def learn_wait(self, ticket: Ticket) -> None:
         """A request that had to wait was dispatched."""
         self.errors.observe(ticket.predicted_wait_s, ticket.waited_s)
-        self._judge()
+        if self.learning:
+            self._learning_may_end()
+        elif self.settings.law is None:
+            median = self.errors.median
+            self.learning = median is not None and median > UNLEARNED_ERROR
 
-    def _judge(self) -> None:
-        """Whether predictions may refuse (cold start). A configured profile counts as learned."""
-        if self.settings.law is not None:
+    def _learning_may_end(self) -> None:
+        """Whether predictions may refuse from now on (cold start)."""
+        if self.finished < LEARNED_REQUESTS:
+            return
+        if not any(e.is_up and e.meter.is_trusted for e in self.endpoints.values()):
             return
         median = self.errors.median
-        if self.learning:
-            trusted = any(e.is_up and e.meter.is_trusted for e in self.endpoints.values())
-            self.learning = not (
-                trusted
-                and self.finished >= LEARNED_REQUESTS
-                and median is not None
-                and median < LEARNED_ERROR
-            )
-        elif median is not None and median > UNLEARNED_ERROR:
-            self.learning = True
+        self.learning = median is None or median >= LEARNED_ERROR
 
 
 def _largest(values: list[int | None]) -> int | None:

@@ -161,7 +161,11 @@ def _on_time(one: ClassReport) -> str:
 def _ttft(one: ClassReport) -> str:
     if one.ttft_p50_s is None or one.ttft_p99_s is None:
         return "–"
-    return f"{one.ttft_p50_s:.2f} / {one.ttft_p99_s:.2f} s"
+    return f"{_short(one.ttft_p50_s)} / {_short(one.ttft_p99_s)} s"
+
+
+def _short(value_s: float) -> str:
+    return f"{value_s:.2f}" if value_s < 10 else f"{value_s:.1f}"
 
 
 def summary_table(result: DemoResult) -> Table:
@@ -221,11 +225,12 @@ def _doubts(result: DemoResult) -> list[str]:
 
 
 def _comparison(direct: Report, forebay: Report) -> str:
-    shares = f"{forebay.slo_attainment:.0%} of all requests were on time, and {direct.slo_attainment:.0%} without it"
-    if forebay.goodput_rps >= direct.goodput_rps * CLEARLY and forebay.goodput_rps > 0:
+    shares = f"{forebay.slo_attainment:.0%} of all with Forebay, {direct.slo_attainment:.0%} without"
+    if forebay.goodput_rps > direct.goodput_rps * CLEARLY:
         if direct.goodput_rps > 0:
-            return f"With Forebay {forebay.goodput_rps / direct.goodput_rps:.1f} times as many: {shares}."
-        return f"With Forebay {shares}."
+            factor = forebay.goodput_rps / direct.goodput_rps
+            return f"With Forebay {factor:.1f} times as many requests were on time: {shares}."
+        return f"Only with Forebay was any request on time: {shares}."
     if forebay.goodput_rps >= direct.goodput_rps / CLEARLY:
-        return f"No clear difference: with Forebay {shares}. Admission control shows its use in an overload."
-    return f"Forebay did worse here: with it {shares}."
+        return f"No clear difference in requests on time: {shares}. Try a higher --load."
+    return f"Forebay did worse here. Requests on time: {shares}."

@@ -26,7 +26,7 @@ from forebay.config.schema import ClassEntry, Pool
 if TYPE_CHECKING:
     from forebay.enginemodel.profile import EngineProfile
 
-__all__ = ["ProfileReader", "to_settings"]
+__all__ = ["ProfileReader", "law_of", "to_settings"]
 
 ProfileReader = Callable[[str], "EngineProfile"]
 """Takes a profile's name or path; raises `ValueError`, `LookupError` or `OSError` with a reason."""
@@ -125,7 +125,7 @@ def _law_and_gpus(
     if pool.profile.name is None:
         return None, gpus
     profile = read_profile(_resolve(pool.profile.name, base_directory))
-    return _law_of(profile), pool.gpus or profile.gpus
+    return law_of(profile), pool.gpus or profile.gpus
 
 
 def _resolve(name: str, base_directory: Path) -> str:
@@ -133,7 +133,8 @@ def _resolve(name: str, base_directory: Path) -> str:
     return str(base_directory / name) if "/" in name or ".json" in name else name
 
 
-def _law_of(profile: EngineProfile) -> SpeedLaw:
+def law_of(profile: EngineProfile) -> SpeedLaw:
+    """The cost law of an engine with this profile, started with the profile's own KV cache and limits."""
     step = profile.law
     return SpeedLaw(
         c0_s=(step.t0 + step.h0) / 1000,

@@ -64,7 +64,9 @@ class Owner(Protocol):
     def attempt_failed(self, failure: Failure, answer: Answer | None, *, engine_goes_on: bool) -> None:
         """Nothing was relayed. `answer`: the engine's own error, if it gave one."""
 
-    def answer_ended(self, outcome: Outcome, usage: Usage | None, output_events: int) -> None:
+    def answer_ended(
+        self, outcome: Outcome, usage: Usage | None, output_events: int, *, engine_goes_on: bool
+    ) -> None:
         """The relayed answer is over and the exchange was finished or aborted."""
 
 
@@ -230,15 +232,17 @@ class Attempt:
 
     def on_failure(self, kind: CallFailure, detail: str) -> None:
         phase = self._phase
+        # Of all failures only this one is noticed by us and not told by the engine.
+        goes_on = kind is CallFailure.MALFORMED
         if phase is _STREAM:
-            self._end_of_stream(clean=False)
+            self._end_of_stream(clean=False, engine_goes_on=goes_on)
         elif phase is _PLAIN:
             self._exchange.abort()
-            self._ended(Outcome.UPSTREAM_INTERRUPTED, None)
+            self._ended(Outcome.UPSTREAM_INTERRUPTED, None, engine_goes_on=goes_on)
         elif phase is _REFUSED:
-            self._failed(Failure.REFUSED, None)
+            self._failed(Failure.REFUSED, None, engine_goes_on=goes_on)
         else:
-            self._failed(_FAILURES[kind], None, engine_goes_on=kind is CallFailure.MALFORMED)
+            self._failed(_FAILURES[kind], None, engine_goes_on=goes_on)
 
     # What the answer turns out to be
 
@@ -315,7 +319,7 @@ class Attempt:
         if call is not None:
             call.abort()
 
-    def _end_of_stream(self, *, clean: bool) -> None:
+    def _end_of_stream(self, *, clean: bool, engine_goes_on: bool = False) -> None:
         """The engine's side ended. Nothing is added to a stream to make it look whole."""
         scanner = self._stream_scanner()
         if clean:
@@ -327,13 +331,13 @@ class Attempt:
                 self._exchange.finish()
             else:
                 self._exchange.abort()
-            self._ended(Outcome.UPSTREAM_INTERRUPTED, usage)
+            self._ended(Outcome.UPSTREAM_INTERRUPTED, usage, engine_goes_on=engine_goes_on)
         elif scanner.done or (clean and scanner.finish_reason_seen):
             self._exchange.finish()
             self._ended(Outcome.COMPLETED, usage)
         else:
             self.end_stream(Outcome.UPSTREAM_INTERRUPTED, "")
-            self._ended(Outcome.UPSTREAM_INTERRUPTED, usage)
+            self._ended(Outcome.UPSTREAM_INTERRUPTED, usage, engine_goes_on=engine_goes_on)
 
     def _end_before_first_event(self) -> None:
         scanner = self._stream_scanner()
@@ -362,9 +366,9 @@ class Attempt:
         self._close()
         self._owner.attempt_failed(failure, answer, engine_goes_on=engine_goes_on)
 
-    def _ended(self, outcome: Outcome, usage: Usage | None) -> None:
+    def _ended(self, outcome: Outcome, usage: Usage | None, *, engine_goes_on: bool = False) -> None:
         self._close()
-        self._owner.answer_ended(outcome, usage, self.output_events)
+        self._owner.answer_ended(outcome, usage, self.output_events, engine_goes_on=engine_goes_on)
 
     def _close(self) -> None:
         self.over = True

@@ -19,7 +19,7 @@ from forebay.gateway.headers import read_claims, safe_id
 from forebay.gateway.passing import PassedGet
 from forebay.gateway.ports import Core, Directory, GatewaySettings
 from forebay.gateway.progress import Progress
-from forebay.gateway.refusals import Answer, error_body, plain_error, retry_headers
+from forebay.gateway.refusals import Answer, early_refusal, plain_error
 from forebay.gateway.relay import Relay
 from forebay.gateway.routes import (
     ADMITTED,
@@ -132,8 +132,8 @@ class Gateway:
         self._answer(exchange, answer)
 
     def _answer(self, exchange: Exchange, answer: Answer) -> None:
-        if answer.status >= 400:
-            self.answered_early(str(answer.status))
+        if answer.code:
+            self.answered_early(answer.code)
         headers = answer.headers
         request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"")
         if request_id:
@@ -144,9 +144,4 @@ class Gateway:
         message = (
             "This gateway is shutting down and takes no new requests; another one may. Try again in 1 to 2 s."
         )
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"x-forebay-reason", Outcome.DRAINING.value.encode("ascii")),
-            *retry_headers(self.bodies.promise_s()),
-        ]
-        return Answer(503, headers, error_body(503, Outcome.DRAINING.value, message))
+        return early_refusal(503, Outcome.DRAINING, message, self.bodies.promise_s())

@@ -69,8 +69,6 @@ class EndpointView:
     """Put before the path of every request; no slash at its end."""
     reuse_after_stream: bool = True
     """False if the engine closes its connection after a streamed answer, whatever it announces."""
-    aborts_unstreamed: bool = True
-    """False if the engine runs a non-streamed request to its end although the connection is gone."""
 
 
 @dataclass(frozen=True, slots=True)

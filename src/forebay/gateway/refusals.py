@@ -20,6 +20,7 @@ from forebay.http.message import Headers
 __all__ = [
     "Answer",
     "decision_header",
+    "early_refusal",
     "error_body",
     "error_event",
     "plain_error",
@@ -99,6 +100,8 @@ class Answer:
     status: int
     headers: Headers
     body: bytes
+    code: str = ""
+    """The error's code; empty where it is no error of ours."""
 
 
 def status_of(outcome: Outcome, overload_status: int) -> int:
@@ -133,7 +136,17 @@ def plain_error(
     own: Headers = [(b"content-type", b"application/json"), (b"x-forebay-reason", code.encode("ascii"))]
     if status in (400, 404, 405, 413, 431):
         own.append((b"x-should-retry", b"false"))
-    return Answer(status, own + (headers or []), error_body(status, code, message, param))
+    return Answer(status, own + (headers or []), error_body(status, code, message, param), code)
+
+
+def early_refusal(status: int, outcome: Outcome, message: str, retry_after_s: float) -> Answer:
+    """A refusal given without asking the core, because the request's body is not even to be read."""
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (b"x-forebay-reason", outcome.value.encode("ascii")),
+        *retry_headers(retry_after_s),
+    ]
+    return Answer(status, headers, error_body(status, outcome.value, message), outcome.value)
 
 
 def retry_headers(retry_after_s: float) -> Headers:
@@ -163,7 +176,8 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
         headers.append((b"x-should-retry", b"false"))
     elif refusal.retry_after_s is not None:
         headers += retry_headers(refusal.retry_after_s)
-    return Answer(status, headers, error_body(status, outcome.value, _refusal_message(refusal)))
+    body = error_body(status, outcome.value, _refusal_message(refusal))
+    return Answer(status, headers, body, outcome.value)
 
 
 def seconds(value_s: float) -> bytes:

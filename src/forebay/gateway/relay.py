@@ -34,6 +34,7 @@ from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import (
     Answer,
     decision_header,
+    early_refusal,
     error_body,
     plain_error,
     refusal_answer,
@@ -144,14 +145,10 @@ class Relay:
             ask = self._route.read(body)
             pool = desk.routing.pool_for(ask.model)
         except BadRequest as error:
-            self._answer_early(
-                plain_error(400, "invalid_request", error.message, error.param), "invalid_request"
-            )
+            self._answer_early(plain_error(400, "invalid_request", error.message, error.param))
             return
         except Unroutable as error:
-            self._answer_early(
-                error.answer, "model_not_found" if error.answer.status == 404 else "invalid_request"
-            )
+            self._answer_early(error.answer)
             return
         if ask.max_output_tokens is None and self._route.completion:
             ask.max_output_tokens = unstated_limit(pool.engine)
@@ -198,7 +195,7 @@ class Relay:
             answer = plain_error(408, "request_timeout", "The request body came too slowly.")
         else:
             answer = plain_error(400, "invalid_request", "The request body's chunked coding is broken.")
-        self._answer_early(answer, str(answer.status))
+        self._answer_early(answer)
 
     def _refuse_for_bytes(self) -> None:
         """No memory for another body: told before it is read."""
@@ -208,21 +205,16 @@ class Relay:
             message = f"The request body is larger than {most} bytes, all that may wait here."
             answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message)
         else:
-            status = settings.overload_status
             message = (
                 f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s."
             )
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"x-forebay-reason", b"queue_full"),
-                *retry_headers(self._desk.bodies.promise_s()),
-            ]
-            answer = Answer(status, headers, error_body(status, Outcome.QUEUE_FULL.value, message))
-        self._answer_early(answer, str(answer.status))
+            retry_after_s = self._desk.bodies.promise_s()
+            answer = early_refusal(settings.overload_status, Outcome.QUEUE_FULL, message, retry_after_s)
+        self._answer_early(answer)
 
-    def _answer_early(self, answer: Answer, code: str) -> None:
+    def _answer_early(self, answer: Answer) -> None:
         self._stage = _OVER
-        self._desk.answered_early(code)
+        self._desk.answered_early(answer.code)
         headers = answer.headers
         if self._claims.request_id is not None:
             headers = [*headers, (b"x-request-id", self._claims.request_id)]
@@ -350,11 +342,15 @@ class Relay:
             AttemptFailed(self._ticket, attempt.endpoint, failure, engine_goes_on=engine_goes_on)
         )
 
-    def answer_ended(self, outcome: Outcome, usage: Usage | None, output_events: int) -> None:
+    def answer_ended(
+        self, outcome: Outcome, usage: Usage | None, output_events: int, *, engine_goes_on: bool
+    ) -> None:
         """The exchange is finished or aborted; the account is closed."""
         if self._stage is _RUNNING or self._stage is _RELAYING:
             self._leave()
-            self._desk.core.feed(Ended(self._ticket, outcome, usage, output_events))
+            self._desk.core.feed(
+                Ended(self._ticket, outcome, usage, output_events, engine_goes_on=engine_goes_on)
+            )
 
     # What the client does
 

@@ -317,12 +317,9 @@ class ServerConnection(asyncio.Protocol):
             return False
         limits = self._serving.limits
         end = data.find(_HEAD_END, self._scanned)
-        size = (end if end >= 0 else len(data)) + 4
-        if size > limits.head_bytes:
-            self._refuse(431, f"the request head is longer than {limits.head_bytes} bytes")
-            return False
-        if end < 0:
-            self._await_head(data)
+        size = end + 4
+        if end < 0 or size > limits.head_bytes:
+            self._await_head(data[: limits.head_bytes])
             return False
         try:
             head = parse_request_head(data[:size], limits.head_fields)
@@ -344,9 +341,17 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _await_head(self, data: bytes) -> None:
-        """Waits for the rest of a head, unless no further byte can mend it."""
+        """Waits for the rest of a head, unless no further byte can mend it.
+
+        Args:
+            data: What there is of it, cut at the bound.
+        """
+        head_bytes = self._serving.limits.head_bytes
         if is_past_mending(data, self._scanned):
             self._refuse(400, "malformed HTTP: no method, a bare line feed or NUL in the request head")
+            return
+        if len(data) >= head_bytes:
+            self._refuse(431, f"the request head is longer than {head_bytes} bytes")
             return
         if not self._head_begun:
             self._head_begun = True

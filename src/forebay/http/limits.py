@@ -13,7 +13,7 @@ __all__ = ["ServerLimits"]
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of one server. Times are checked by a sweep, so they may come late by up to `sweep_s`."""
+    """Bounds of one server. Times are checked by a sweep: late by up to twice `sweep_s`, never early."""
 
     head_bytes: int = 65536
     """Longest request head. A longer one is answered 431."""
@@ -48,7 +48,7 @@ class ServerLimits:
 
     @property
     def sweep_s(self) -> float:
-        """Time between two looks at the clocks of all connections: a quarter of the shortest bound."""
+        """Time between two looks at the clocks of all connections: half of the shortest bound."""
         shortest = min(
             self.head_timeout_s,
             self.body_timeout_s,
@@ -57,4 +57,4 @@ class ServerLimits:
             self.drain_s,
             self.linger_s,
         )
-        return min(0.5, max(0.01, shortest / 4))
+        return min(0.5, max(0.01, shortest / 2))

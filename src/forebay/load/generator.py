@@ -14,6 +14,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic  # not the loop's clock, which uvloop rounds to milliseconds and reads once a turn
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -121,17 +122,15 @@ class OpenLoop:
 
         May be called once. Requests still open at the end are given up and count as unanswered at their age.
         """
-        loop = asyncio.get_running_loop()
         if self._planned:
             raise RuntimeError("an OpenLoop runs once")
         if not planned:
             return self.felt
         self._planned = planned
-        self._start_s = loop.time()
+        self._start_s = monotonic()
         try:
             self._send_due()
-            give_up_s = self._start_s + planned[-1].at_s + tail_s
-            async with asyncio.timeout_at(give_up_s):
+            async with asyncio.timeout(planned[-1].at_s + tail_s):
                 await self._all_done.wait()
         except TimeoutError:
             pass
@@ -145,8 +144,9 @@ class OpenLoop:
         while self._next < len(self._planned):
             arrival = self._planned[self._next]
             due_s = self._start_s + arrival.at_s
-            if due_s > loop.time():
-                self._timer = loop.call_at(due_s, self._send_due)
+            wait_s = due_s - monotonic()
+            if wait_s > 0:
+                self._timer = loop.call_later(wait_s, self._send_due)
                 return
             self._next += 1
             self._send(arrival, due_s)
@@ -190,15 +190,14 @@ class _Exchange:
     """One request and its answer: a sink for the HTTP client."""
 
     __slots__ = (
-        "_arrival", "_body", "_call", "_due_s", "_first_s", "_head", "_last_s", "_late_s", "_loop", "_owner", "_scanner"
+        "_arrival", "_body", "_call", "_due_s", "_first_s", "_head", "_last_s", "_late_s", "_owner", "_scanner"
     )  # fmt: skip
 
     def __init__(self, owner: OpenLoop, arrival: Arrival, due_s: float) -> None:
         self._owner = owner
         self._arrival = arrival
         self._due_s = due_s
-        self._loop = asyncio.get_running_loop()
-        self._late_s = self._loop.time() - due_s
+        self._late_s = monotonic() - due_s
         self._call: Call | None = None
         self._head: ResponseHead | None = None
         self._first_s: float | None = None
@@ -221,7 +220,7 @@ class _Exchange:
                 self._body += data
         elif self._scanner.feed(data) == 0:
             return
-        self._last_s = self._loop.time()
+        self._last_s = monotonic()
         if self._first_s is None:
             self._first_s = self._last_s
 
@@ -267,7 +266,7 @@ class _Exchange:
             at_s=arrival.at_s,
             stream=arrival.stream,
             end=end,
-            duration_s=self._loop.time() - self._due_s,
+            duration_s=monotonic() - self._due_s,
             first_token_s=self._since_due(self._first_s) if answered else None,
             last_token_s=self._since_due(self._last_s) if answered else None,
             output_tokens=tokens,

@@ -20,7 +20,6 @@ from statistics import NormalDist
 from forebay.admission.cost import decode_us, prefill_us
 from forebay.admission.model import MICRO
 from forebay.admission.settings import SpeedLaw
-from forebay.enginemodel import EngineProfile
 
 _QUANTILES = 64
 """Points per length distribution when an expected cost is taken: within 1 % of a fine grid."""
@@ -106,20 +105,6 @@ class Arrival:
 def client_limit_tokens(output_tokens: int) -> int:
     """The round number that a client which does not know its answer's length would state."""
     return max(256, 1 << (output_tokens - 1).bit_length())
-
-
-def law_of(profile: EngineProfile, kv_tokens: int) -> SpeedLaw:
-    """The cost law of an engine with this profile and this much KV cache."""
-    step = profile.law
-    return SpeedLaw(
-        c0_s=(step.t0 + step.h0) / 1e3,
-        c1_s=step.s_hi / 1e3,
-        c2_s=(step.s_lo + step.g_seq + step.h1) / 1e3,
-        c3_s=step.c_kv / 1e3,
-        c4_s=step.f_attn / 1e3,
-        kv_tokens=kv_tokens,
-        max_requests=profile.max_num_seqs,
-    )
 
 
 def request_work_s(law: SpeedLaw, prompt_tokens: int, output_tokens: int) -> float:

@@ -58,6 +58,7 @@ _DURATION_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30
 _ERROR_BOUNDS_S: Final = (-30.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _DECISION_BOUNDS_S: Final = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2)
 _REFUSAL_GROUPS: Final = (Group.CONTENDED, Group.ABSENT, Group.IMPOSSIBLE)
+_REFUSAL_CODES: Final = tuple(outcome.value for outcome in Outcome if outcome.group in _REFUSAL_GROUPS)
 
 
 class _ClassCounts:
@@ -179,6 +180,9 @@ class Metrics:
         )
         for reason, count in self.early_answers().items():
             early.add_metric((reason,), count)
+            if reason in _REFUSAL_CODES:
+                # Refused before pool and class were known.
+                refusals.add_metric(("", "", reason), count)
         tenants = CounterMetricFamily(
             "forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=("pool", "tenant")
         )

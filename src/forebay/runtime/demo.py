@@ -18,12 +18,13 @@ from typing import Final, Protocol
 
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES as CLASSES
 from forebay.admission.settings import SpeedLaw
+from forebay.config.mapping import law_of
 from forebay.engines.exposition import PageReader
 from forebay.http.client import FetchFailed, Upstream, fetch
 from forebay.load.chat import ChatBodies
 from forebay.load.felt import Felt, Report, summarise
 from forebay.load.generator import Counts, OpenLoop, Target
-from forebay.load.workload import DEMO_MIX, Arrival, Phase, arrivals, capacity_rps, law_of
+from forebay.load.workload import DEMO_MIX, Arrival, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
 from forebay.runtime.children import Child, ChildFailed, Children
 
@@ -64,7 +65,7 @@ class DemoPlan:
     @property
     def tail_s(self) -> float:
         """Time for the last answers."""
-        return min(TAIL_S, max(1.0, self.seconds_s / 6))
+        return min(TAIL_S, self.seconds_s)
 
     @property
     def capacity_rps(self) -> float:
@@ -147,7 +148,7 @@ class Stopped(Exception):
 
 def demo_law() -> SpeedLaw:
     """The cost law of one of the demo's engines."""
-    return law_of(load_profile(PROFILE), KV_TOKENS)
+    return replace(law_of(load_profile(PROFILE)), kv_tokens=KV_TOKENS)
 
 
 async def run_demo(plan: DemoPlan, watch: Watch) -> DemoResult:

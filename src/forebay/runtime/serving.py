@@ -70,5 +70,4 @@ class ServingDirectory:
         return replace(
             endpoint,
             reuse_after_stream=not info.closes_after_stream,
-            aborts_unstreamed=info.aborts_unstreamed,
         )

@@ -41,15 +41,14 @@ from forebay.admission.model import (
     EngineSample,
     Settlement,
     TicketId,
+    Usage,
 )
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
 from forebay.admission.snapshot import EndpointView, PoolView
 from forebay.admission.tickets import Ticket
 
-LAW: Final = SpeedLaw(
-    c0_s=0.0, c1_s=1e-4, c2_s=1e-2, c3_s=0.0, c4_s=0.0, kv_tokens=100_000, max_requests=100
-)
+LAW: Final = SpeedLaw(c0_s=0.0, c1_s=1e-4, c2_s=1e-2, c3_s=0.0, c4_s=0.0, kv_tokens=100_000, max_requests=100)
 """Round numbers: see the head of this file."""
 
 VLLM: Final = EngineInfo(
@@ -115,6 +114,14 @@ class Site:
             self.pool.add_endpoint(EndpointId(name), order)
             if up:
                 self.endpoint(name).state = EndpointState.UP
+        self.pool.find_limits()
+
+    def describe(self, name: str = "a", **facts: Any) -> Endpoint:
+        """These facts are found out about an endpoint."""
+        endpoint = self.endpoint(name)
+        endpoint.info = replace(endpoint.info, **facts)
+        self.pool.find_limits()
+        return endpoint
 
     def endpoint(self, name: str = "a") -> Endpoint:
         """One of its endpoints."""
@@ -171,7 +178,8 @@ class Scenario:
         self.said: list[Effect] = []
         """Every effect so far."""
         self.settlements: dict[int, Settlement] = {}
-        self.arrived: list[int] = []
+        self.demands: dict[int, Demand] = {}
+        """Every request that came."""
         self.waiting: dict[int, None] = {}
         self.running: dict[int, str] = {}
         self.attempts: dict[int, int] = {}
@@ -207,8 +215,8 @@ class Scenario:
 
     def arrive(self, number: int, now: float, **changes: Any) -> list[Effect]:
         """A request comes in."""
-        self.arrived.append(number)
-        return self.tell(Arrived(demand(number, **changes)), now)
+        self.demands[number] = demand(number, **changes)
+        return self.tell(Arrived(self.demands[number]), now)
 
     def arrive_many(self, numbers: Iterable[int], now: float, **changes: Any) -> list[Effect]:
         """Several requests come in at the same instant."""
@@ -224,8 +232,12 @@ class Scenario:
         return self.tell(Progressed(EndpointId(endpoint), tokens, gap_s), now)
 
     def end(self, number: int, now: float, outcome: Outcome = Outcome.COMPLETED) -> list[Effect]:
-        """A dispatched request is over, and its engine is done with it. It teaches nothing about lengths."""
-        return self.tell(Ended(TicketId(number), outcome), now)
+        """A dispatched request is over, and its engine is done with it. A whole answer turns out as was asked for."""
+        usage = None
+        if outcome is Outcome.COMPLETED:
+            asked = self.demands[number]
+            usage = Usage(asked.prompt_tokens or 0, (asked.max_output_tokens or 0) if asked.generates else 0)
+        return self.tell(Ended(TicketId(number), outcome, usage), now)
 
     def leave(self, number: int, now: float) -> list[Effect]:
         """A client goes away."""
@@ -278,7 +290,7 @@ class Scenario:
     def _check_move(self, effect: Effect, rest: list[Effect], now: float) -> None:
         """The effect is legal for where its ticket stands, and an ending is followed by its settlement."""
         number = effect.settlement.ticket if isinstance(effect, Settle) else effect.ticket
-        assert number in self.arrived, "an effect for a ticket that never came"
+        assert number in self.demands, "an effect for a ticket that never came"
         assert number not in self.settlements, "an effect after the settlement"
         is_new = number not in self.waiting and number not in self.running
         match effect:
@@ -324,7 +336,7 @@ class Scenario:
                 break
             self.wake(max(due, self.now))
         assert self.controller.next_deadline() is None, "something is due for ever"
-        assert sorted(self.arrived) == sorted(self.settlements)
+        assert sorted(self.demands) == sorted(self.settlements)
         snapshot = self.controller.snapshot()
         assert (0, 0) == (snapshot.tickets, snapshot.waiting_bytes)
         for pool in snapshot.pools:

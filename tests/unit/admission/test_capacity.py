@@ -136,8 +136,7 @@ def test_it_does_not_grow_while_the_engine_queues() -> None:
 
 
 def test_preemptions_lower_it_by_a_fifth() -> None:
-    """A preemption count that has grown since the last reading means too many requests; the first reading only
-    sets the mark."""
+    """A preemption count that grew since the last reading lowers the limit; the first reading only sets the mark."""
     found = limit_at(10)
     found.sampled(reading(0.0, preemptions_total=700))
     assert 10 == found.limit

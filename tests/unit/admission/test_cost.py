@@ -48,7 +48,11 @@ def test_estimate_of_one_answer() -> None:
 def test_estimate_of_several_answers() -> None:
     """Three samples pay one prefill and three decodes, and share the KV of the prompt."""
     expected = Cost(
-        work_us=100_500 + 3 * 215_500, prefill_us=100_500, kv_tokens=1450, prompt_tokens=1000, output_tokens=300
+        work_us=100_500 + 3 * 215_500,
+        prefill_us=100_500,
+        kv_tokens=1450,
+        prompt_tokens=1000,
+        output_tokens=300,
     )
     assert expected == estimate(
         LAW, prompt_tokens=1000, expected_output=100, reserved_output=150, samples=3, generates=True
@@ -79,9 +83,7 @@ def test_true_work_of_several_answers() -> None:
 def test_true_work_of_an_exact_estimate_is_the_estimate() -> None:
     """A request that turns out as expected settles to the cost it was admitted at."""
     cost = estimate(LAW, prompt_tokens=700, expected_output=60, reserved_output=90, samples=2, generates=True)
-    assert cost.work_us == true_work_us(
-        LAW, prompt_tokens=700, cached_tokens=0, output_tokens=120, samples=2
-    )
+    assert cost.work_us == true_work_us(LAW, prompt_tokens=700, cached_tokens=0, output_tokens=120, samples=2)
 
 
 def test_costs_are_whole_numbers() -> None:

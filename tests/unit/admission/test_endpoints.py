@@ -10,17 +10,15 @@ from forebay.admission.model import EndpointId, EndpointState, EngineSample, Tic
 from tests.unit.admission.build import LLAMACPP, VLLM, Site, pool_settings, reading
 
 
-def give(site: Site, name: str = "a", **facts: Any) -> Endpoint:
-    """An endpoint of which these facts were found out."""
-    endpoint = site.endpoint(name)
-    endpoint.info = replace(endpoint.info, **facts)
-    return endpoint
-
-
 def fill(site: Site, first: int, last: int, now: float = 0.0) -> None:
     """Requests `first` to `last` run at endpoint a."""
     for number in range(first, last + 1):
         site.running(number, "a", now)
+
+
+def state_of(endpoint: Endpoint) -> EndpointState:
+    """Its state now."""
+    return endpoint.state
 
 
 # Room: how many
@@ -29,7 +27,7 @@ def fill(site: Site, first: int, last: int, now: float = 0.0) -> None:
 def test_an_endpoint_of_which_nothing_is_known_gets_no_work() -> None:
     """Configured is not yet up: nothing is dispatched before there is evidence."""
     endpoint = Site(up=False).endpoint()
-    assert EndpointState.STARTING is endpoint.state
+    assert EndpointState.STARTING is state_of(endpoint)
     assert not endpoint.is_open(0.0)
     endpoint.come_up(1.0)
     assert endpoint.is_open(1.0)
@@ -109,7 +107,7 @@ def test_what_counts_as_calm(fields: dict[str, Any], now: float, calm: bool) -> 
 def test_a_configured_limit_is_firm() -> None:
     """A limit of the operator holds at a calm engine too, and goes before what the engine says."""
     site = Site(pool_settings(max_inflight_requests=2))
-    endpoint = give(site, max_requests=64)
+    endpoint = site.describe(max_requests=64)
     endpoint.take_sample(reading(0.0), 0.0)
     fill(site, 1, 2)
     assert (2, True) == endpoint.request_limit
@@ -119,7 +117,7 @@ def test_a_configured_limit_is_firm() -> None:
 def test_the_engines_own_limit_is_firm() -> None:
     """An engine with four slots gets four requests: a fifth would only wait there."""
     site = Site()
-    endpoint = give(site, max_requests=4)
+    endpoint = site.describe(max_requests=4)
     endpoint.take_sample(reading(0.0), 0.0)
     fill(site, 1, 4)
     assert (4, True) == endpoint.request_limit
@@ -157,12 +155,10 @@ def test_a_share_scales_the_firm_limits() -> None:
     ],
     ids=["configured", "told by the engine", "from the profile", "unknown"],
 )
-def test_where_the_kv_limit_comes_from(
-    settings: dict[str, Any], told: int | None, limit: int | None
-) -> None:
+def test_where_the_kv_limit_comes_from(settings: dict[str, Any], told: int | None, limit: int | None) -> None:
     """Configuration goes before the engine's word, that before the profile; headroom comes off a capacity."""
     site = Site(pool_settings(**settings))
-    assert limit == give(site, kv_tokens=told).kv_limit
+    assert limit == site.describe(kv_tokens=told).kv_limit
 
 
 def test_kv_is_booked_up_to_the_limit_and_not_beyond() -> None:
@@ -190,8 +186,8 @@ def test_draining_kv_is_not_given_away() -> None:
 def test_a_request_is_never_booked_above_an_endpoints_kv() -> None:
     """An endpoint with a smaller cache than its neighbour's has no room for what only the neighbour can hold."""
     site = Site(endpoints=("small", "big"))
-    give(site, "small", kv_tokens=1000)
-    give(site, "big", kv_tokens=10_000)
+    site.describe("small", kv_tokens=1000)
+    site.describe("big", kv_tokens=10_000)
     ticket = site.ticket(1, prompt_tokens=5000)
     assert not site.endpoint("small").has_room(ticket, 0.0)
     assert site.endpoint("big").has_room(ticket, 0.0)
@@ -210,7 +206,8 @@ def test_the_largest_request_can_run_alone() -> None:
 
 def test_a_prompt_beyond_the_context_never_fits() -> None:
     """An engine with a shorter window than its neighbour's gets no prompt that it must refuse."""
-    endpoint = give(site := Site(), context_tokens=4096)
+    site = Site()
+    endpoint = site.describe(context_tokens=4096)
     assert endpoint.has_room(site.ticket(1, prompt_tokens=4096), 0.0)
     assert not endpoint.has_room(site.ticket(2, prompt_tokens=4097), 0.0)
 
@@ -218,8 +215,8 @@ def test_a_prompt_beyond_the_context_never_fits() -> None:
 def test_a_prompt_surely_beyond_the_context_never_fits() -> None:
     """A prompt of 200,000 bytes is not tried in a window of 4096 tokens just because nobody counted its tokens."""
     site = Site(endpoints=("small", "big"))
-    give(site, "small", context_tokens=4096)
-    give(site, "big", context_tokens=131_072)
+    site.describe("small", context_tokens=4096)
+    site.describe("big", context_tokens=131_072)
     ticket = site.ticket(1, prompt_tokens=None, prompt_bytes=200_000)
     assert not site.endpoint("small").has_room(ticket, 0.0)
     assert site.endpoint("big").has_room(ticket, 0.0)
@@ -237,8 +234,7 @@ def test_prefill_is_sent_ahead_only_so_far() -> None:
 
 
 def test_one_long_prompt_may_always_start() -> None:
-    """A prompt longer than the window is no deadlock: with none in hand it goes, and keeps others back until it is
-    through."""
+    """A prompt longer than the window starts when none is in hand, and keeps others back until it is through."""
     site = Site()
     assert site.endpoint().has_room(site.ticket(1, prompt_tokens=50_000), 0.0)
     long = site.running(1, prompt_tokens=50_000)
@@ -307,17 +303,16 @@ def test_the_back_off_doubles_to_ten_seconds(outages: int, back_off_s: float) ->
         endpoint.come_up(100.0 * number + 50.0)
     now = 100.0 * outages
     endpoint.fail(now)
-    assert EndpointState.DOWN is endpoint.state
+    assert EndpointState.DOWN is state_of(endpoint)
     assert now + back_off_s == endpoint.up_again_at_s
     endpoint.come_up(now + back_off_s - 0.001)
-    assert EndpointState.DOWN is endpoint.state
+    assert EndpointState.DOWN is state_of(endpoint)
     endpoint.come_up(now + back_off_s)
-    assert EndpointState.UP is endpoint.state
+    assert EndpointState.UP is state_of(endpoint)
 
 
 def test_one_outage_is_one_failure() -> None:
-    """Requests that fail together when an engine dies, and readings that go on failing, are one step of back-off;
-    it is counted from the last of them."""
+    """All that fails while an endpoint is down is one step of back-off, counted from the last of it."""
     endpoint = Site().endpoint()
     for now in (10.0, 10.0, 10.0, 10.5):
         endpoint.fail(now)
@@ -349,10 +344,10 @@ def test_life_ends_a_stall_but_not_an_outage() -> None:
     endpoint = Site().endpoint()
     endpoint.state = EndpointState.STALLED
     endpoint.show_life(1.0)
-    assert EndpointState.UP is endpoint.state
+    assert EndpointState.UP is state_of(endpoint)
     endpoint.fail(2.0)
     endpoint.show_life(3.0)
-    assert EndpointState.DOWN is endpoint.state
+    assert EndpointState.DOWN is state_of(endpoint)
 
 
 @pytest.mark.parametrize("happens", [Endpoint.fail, Endpoint.come_up, Endpoint.show_life])
@@ -361,7 +356,7 @@ def test_what_is_removed_stays_removed(happens: Any) -> None:
     endpoint = Site().endpoint()
     endpoint.state = EndpointState.REMOVED
     happens(endpoint, 1.0)
-    assert EndpointState.REMOVED is endpoint.state
+    assert EndpointState.REMOVED is state_of(endpoint)
 
 
 # Silence
@@ -409,9 +404,9 @@ def test_unstreamed_answers_prove_nothing_by_silence() -> None:
 def test_a_counter_that_moves_is_life(counter: str, after: int) -> None:
     """Work done by the engine shows in its counters; one that fell is a restart, which is life too."""
     endpoint = Site().endpoint()
-    endpoint.take_sample(replace(reading(1.0), **{counter: 42}), 1.0)
+    endpoint.take_sample(reading(1.0, **{counter: 42}), 1.0)
     endpoint.state = EndpointState.STALLED
-    endpoint.take_sample(replace(reading(2.0), **{counter: after}), 2.1)
+    endpoint.take_sample(reading(2.0, **{counter: after}), 2.1)
     assert (EndpointState.UP, 2.1) == (endpoint.state, endpoint.last_life_s)
 
 
@@ -422,7 +417,7 @@ def test_an_answered_scrape_is_no_life() -> None:
     endpoint.take_sample(still, 1.0)
     endpoint.state = EndpointState.STALLED
     endpoint.take_sample(replace(still, at_s=2.0), 2.0)
-    assert EndpointState.STALLED is endpoint.state
+    assert EndpointState.STALLED is state_of(endpoint)
 
 
 def test_an_older_reading_is_ignored() -> None:

@@ -132,10 +132,20 @@ def test_examining_changes_nothing() -> None:
     site.queued(2)
     site.effects()
     ticket = site.ticket(99)
-    before = (repr(ticket), repr(site.pool.books.waiting), repr(site.pool.books.in_flight), len(site.pool.queues))
+    before = (
+        repr(ticket),
+        repr(site.pool.books.waiting),
+        repr(site.pool.books.in_flight),
+        len(site.pool.queues),
+    )
     for _ in range(3):
         decide(site, ticket)
-    after = (repr(ticket), repr(site.pool.books.waiting), repr(site.pool.books.in_flight), len(site.pool.queues))
+    after = (
+        repr(ticket),
+        repr(site.pool.books.waiting),
+        repr(site.pool.books.in_flight),
+        len(site.pool.queues),
+    )
     assert before == after
     assert [] == site.effects()
 
@@ -192,7 +202,7 @@ def test_a_pool_scaled_to_zero_lets_wait_where_configured() -> None:
 def test_a_prompt_beyond_every_context_is_too_large(demand: dict[str, Any], refused: bool) -> None:
     """What is sure to be longer than the model's window is refused for good; what may fit is not."""
     site = Site()
-    site.endpoint().info = replace(site.endpoint().info, context_tokens=4096)
+    site.describe(context_tokens=4096)
     verdict = decide(site, site.ticket(99, **demand))
     assert (Outcome.REQUEST_TOO_LARGE if refused else None) is verdict.outcome
     if refused:
@@ -348,8 +358,7 @@ def test_a_class_is_bounded_in_work() -> None:
 
 
 def test_a_class_is_bounded_by_what_drains_within_its_budget() -> None:
-    """Without a configured bound, work that is already waiting must drain within the class's budget. The own cost
-    does not count: a long request may wait in an empty queue."""
+    """Unconfigured, what waits already must drain within the class's budget, however long the arrival itself is."""
     settings = settings_for(pool_settings(max_inflight_requests=1))
     site = Site(settings=with_class("standard", settings, wait_budget_s=2.0))
     site.running(1)
@@ -379,8 +388,7 @@ def test_a_reserved_endpoint_has_no_room_for_others() -> None:
 
 
 def test_the_order_of_the_checks_decides_which_refusal_is_given() -> None:
-    """When every check fails the refusals come in the fixed order, as one cause after the other is removed; the
-    record has all of them each time."""
+    """When every check fails, the refusals come in the fixed order as one cause after the other is removed."""
     pool = pool_settings(max_inflight_requests=1, max_inflight_tokens=4500, max_gpu_s=0.4, max_queue=0)
     settings = with_class(
         "standard",
@@ -392,16 +400,15 @@ def test_the_order_of_the_checks_decides_which_refusal_is_given() -> None:
     site = Site(settings=settings)
     site.running(1)
     site.queued(2)
-    endpoint = site.endpoint()
-    endpoint.info = replace(endpoint.info, context_tokens=4096)
+    endpoint = site.describe(context_tokens=4096)
     endpoint.state = EndpointState.DOWN
     ticket = site.ticket(99, prompt_tokens=5000)
     expected = ["endpoints_up", "context_window", "kv_cache", "request_gpu_seconds", "pool_gpu_seconds"]
     expected += ["waiting_bytes", "predicted_wait", "class_queue_requests", "class_queue_gpu_seconds"]
     expected += ["pool_queue_requests"]
-    cures: list[Callable[[], None]] = [
+    cures: list[Callable[[], object]] = [
         lambda: setattr(endpoint, "state", EndpointState.UP),
-        lambda: setattr(endpoint, "info", replace(endpoint.info, context_tokens=None)),
+        lambda: site.describe(context_tokens=None),
         lambda: _change_pool(site, max_inflight_tokens=100_000),
         lambda: _change_pool(site, max_gpu_s=0.6),
         lambda: _change_pool(site, max_gpu_s=None),
@@ -428,6 +435,7 @@ def _change_pool(site: Site, **changes: Any) -> None:
     site.pool.settings = replace(site.pool.settings, **changes)
     for endpoint in site.pool.endpoints.values():
         endpoint.pool_settings = site.pool.settings
+    site.pool.find_limits()
 
 
 def _change(site: Site, ticket: Ticket, settings: Any = None, **changes: Any) -> None:

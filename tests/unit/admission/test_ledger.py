@@ -137,15 +137,12 @@ def test_a_smaller_booking_cannot_be_released_as_a_larger_one() -> None:
 @pytest.mark.parametrize("spoil", ["requests", "work_us", "kv_tokens"])
 def test_verify_finds_totals_that_are_not_the_sum_of_their_parts(spoil: str) -> None:
     """Books that were changed on one side only do not pass, in whichever field."""
-    for account in (
-        lambda ledger: ledger.pools["llama"].waiting,
-        lambda ledger: ledger.pools["llama"].in_flight,
-    ):
+    for kind in ("waiting", "in_flight"):
         ledger = new_ledger()
         ledger.wait(ONE)
         ledger.start(TWO, A)
         ledger.verify()
-        setattr(account(ledger), spoil, 12345)
+        setattr(getattr(ledger.pools["llama"], kind), spoil, 12345)
         with pytest.raises(InvariantError, match="llama"):
             ledger.verify()
 

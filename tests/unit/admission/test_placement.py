@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
-from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import EndpointState
 from forebay.admission.placement import place
 from tests.unit.admission.build import Site, pool_settings
@@ -73,8 +70,8 @@ def test_endpoints_without_room_are_passed_over() -> None:
 def test_a_big_prompt_goes_where_it_fits() -> None:
     """An idle engine whose KV cache is too small for a prompt does not get it; a busy one that holds it does."""
     site = Site(pool_settings(law=None), endpoints=("small", "big"))
-    _give_kv(site.endpoint("small"), 1000)
-    _give_kv(site.endpoint("big"), 10_000)
+    site.describe("small", kv_tokens=1000)
+    site.describe("big", kv_tokens=10_000)
     site.running(1, "big")
     ticket = site.ticket(2, prompt_tokens=5000)
     assert site.endpoint("big") is place(ticket, site.pool.endpoints.values(), 0.0)
@@ -83,7 +80,3 @@ def test_a_big_prompt_goes_where_it_fits() -> None:
 def test_no_endpoints_no_place() -> None:
     """An empty pool has no place for anything."""
     assert chosen(Site(endpoints=())) is None
-
-
-def _give_kv(endpoint: Endpoint, tokens: int) -> None:
-    endpoint.info = replace(endpoint.info, kv_tokens=tokens)

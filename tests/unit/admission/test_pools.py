@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import EndpointId, EndpointState, Usage
 from forebay.admission.settings import SpeedLaw
 from tests.unit.admission.build import LAW, Site, demand, pool_settings, settings_for, with_class
 
 
-def give(site: Site, name: str, **facts: Any) -> None:
-    """These facts were found out about an endpoint."""
-    site.endpoint(name).info = replace(site.endpoint(name).info, **facts)
+def reserved_at(site: Site) -> Endpoint | None:
+    """The endpoint that is kept free for one request."""
+    return site.pool.reserved
 
 
 def teach(site: Site, *, windows: int = 3, finished: int = 30, error: float | None = 0.1) -> None:
@@ -55,7 +56,7 @@ def test_an_embedding_holds_no_kv() -> None:
 def test_an_answer_cannot_outgrow_the_context_window() -> None:
     """With 50 tokens of the window left the answer has at most 50, whatever the client allows."""
     site = Site()
-    give(site, "a", context_tokens=1000)
+    site.describe("a", context_tokens=1000)
     cost = site.pool.cost_of(demand(1, prompt_tokens=950, max_output_tokens=4000))
     assert (50, 1000) == (cost.output_tokens, cost.kv_tokens)
 
@@ -105,21 +106,21 @@ def test_sizes_are_the_largest_if_all_say(fact: str) -> None:
     """A request is too large only if it is for every endpoint; where one does not say, nobody can tell."""
     site = Site(pool_settings(law=None, headroom=1.0), endpoints=("a", "b", "gone"))
     site.endpoint("gone").state = EndpointState.REMOVED
-    give(site, "gone", **{fact: 999_999})
-    give(site, "a", **{fact: 1000})
+    site.describe("gone", **{fact: 999_999})
+    site.describe("a", **{fact: 1000})
 
     def found() -> int | None:
-        return site.pool.context_tokens() if fact == "context_tokens" else site.pool.kv_limit()
+        return site.pool.context_tokens if fact == "context_tokens" else site.pool.kv_limit
 
     assert found() is None
-    give(site, "b", **{fact: 2000})
+    site.describe("b", **{fact: 2000})
     assert 2000 == found()
 
 
 def test_a_pool_without_endpoints_has_no_sizes() -> None:
     """Nothing is too large for nothing: that is not why such a request is refused."""
     pool = Site(endpoints=()).pool
-    assert (None, None) == (pool.context_tokens(), pool.kv_limit())
+    assert (None, None) == (pool.context_tokens, pool.kv_limit)
 
 
 def test_the_cap_over_all_endpoints() -> None:
@@ -207,7 +208,7 @@ def test_a_configured_profile_counts_as_learned() -> None:
 
 
 def test_learning_ends_with_evidence() -> None:
-    """Three saturated windows, thirty finished requests and a median error under 30 % end the learning."""
+    """Once speed is known and predictions have proved right, a pool without a profile refuses who cannot be in time."""
     site = Site(pool_settings(law=None))
     teach(site)
     assert not site.pool.learning
@@ -335,7 +336,7 @@ def test_a_removed_endpoint_takes_its_reservation_with_it() -> None:
     site = Site(endpoints=("a", "b"))
     site.pool.reserved = site.endpoint("a")
     site.pool.remove_endpoint(site.endpoint("a"))
-    assert site.pool.reserved is None
+    assert reserved_at(site) is None
     assert [EndpointId("b")] == list(site.pool.endpoints) == list(site.pool.books.endpoints)
 
 

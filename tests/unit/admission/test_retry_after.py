@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -39,12 +40,11 @@ def test_f037_no_second_holds_more_than_a_quarter_of_the_returns(base_s: float) 
 
 
 def test_any_few_promises_in_a_row_are_apart() -> None:
-    """The golden ratio spreads every short run of refusals, and not only many of them: of eight in a row no two
-    lie closer than a hundredth of the base."""
+    """Of any eight refusals in a row no two are told to return within a hundredth of the base of each other."""
     told = promises(10.0, 800)
     for start in range(0, 800, 8):
         run = sorted(told[start : start + 8])
-        assert min(later - sooner for sooner, later in zip(run, run[1:], strict=False)) > 0.1
+        assert min(later - sooner for sooner, later in pairwise(run)) > 0.1
 
 
 def test_promises_are_the_same_in_every_run() -> None:

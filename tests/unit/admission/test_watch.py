@@ -196,8 +196,7 @@ def test_a_stalled_endpoint_gets_no_new_work(begin: Begin) -> None:
 
 
 def test_streams_without_a_first_token_are_rescued(begin: Begin) -> None:
-    """When an endpoint stalls, what has not begun there is sent elsewhere as a second attempt, and what it has is
-    kept as draining; what has begun stays."""
+    """When an endpoint stalls, what has not begun there is sent elsewhere and drains there; what has begun stays."""
     scenario = begin()
     scenario.arrive(1, 0.0)
     scenario.arrive(2, 0.0)
@@ -206,7 +205,10 @@ def test_streams_without_a_first_token_are_rescued(begin: Begin) -> None:
     effects = scenario.run_until(11.0)
     assert ([1], [(1, "b")], []) == (held(effects), dispatched(effects), turned_away(effects))
     assert {1: "b", 2: "a"} == scenario.running
-    assert (1, 1) == (scenario.endpoint_view("a").draining_requests, scenario.endpoint_view("a").running_requests)
+    assert (1, 1) == (
+        scenario.endpoint_view("a").draining_requests,
+        scenario.endpoint_view("a").running_requests,
+    )
 
 
 def test_a_rescued_request_waits_for_room_elsewhere(begin: Begin) -> None:
@@ -276,8 +278,7 @@ def test_after_a_stall_an_endpoint_is_watched_as_before(begin: Begin) -> None:
 
 
 def test_a_stalled_endpoint_without_our_work_is_tried_by_one(begin: Begin) -> None:
-    """When its last stream is gone no byte can come. The next reading lets one request try it; others wait until a
-    byte has moved."""
+    """After a stall that no byte can end, the next reading lets one request try; others wait for its first token."""
     scenario = begin()
     scenario.arrive(1, 0.0)
     scenario.run_until(10.0)
@@ -307,8 +308,7 @@ def test_a_trial_that_fails_is_a_stall_again(begin: Begin) -> None:
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("loss", ["unreachable", "removed"])
 def test_a_silent_stream_on_a_lost_endpoint_ends_in_its_own_time(begin: Begin, loss: str) -> None:
-    """An endpoint that is down or removed is past stalling: its silent stream ends when its own patience is over,
-    and the wake-ups until then are few."""
+    """A silent stream on an endpoint that is down or removed ends after idle_stream, without busy waiting."""
     scenario = begin()
     scenario.arrive(1, 0.0)
     scenario.first_token(1, 1.0)

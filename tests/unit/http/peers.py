@@ -7,11 +7,12 @@ import re
 import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import cast
 
 from forebay.http.body import BodyFailure
-from forebay.http.call import CallFailure
+from forebay.http.call import Call, CallFailure
 from forebay.http.chunked import ChunkedDecoder
 from forebay.http.client import Upstream
 from forebay.http.connection import ServerConnection
@@ -20,6 +21,7 @@ from forebay.http.limits import ServerLimits
 from forebay.http.message import Headers, ResponseHead
 from forebay.http.server import HttpServer
 from forebay.http.serving import Serving
+from forebay.http.upstream_connection import UpstreamConnection
 
 DATE = b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
 """What a server says whose clock was last refreshed at zero."""
@@ -199,6 +201,74 @@ class Collected:
         await asyncio.wait_for(self.over.wait(), 10)
 
 
+class FakePool:
+    """The part of an `Upstream` that its connections call, without sockets or a loop."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+        self.free: list[UpstreamConnection] = []
+        self.useless: list[UpstreamConnection] = []
+        self.retries: list[Call] = []
+        self.may_retry = False
+        self.calls = 0
+
+    def connection_opened(self, connection: UpstreamConnection) -> None:
+        self.opened += 1
+
+    def connection_closed(self, connection: UpstreamConnection) -> None:
+        self.closed += 1
+
+    def connection_free(self, connection: UpstreamConnection) -> None:
+        self.free.append(connection)
+
+    def connection_useless(self, connection: UpstreamConnection) -> None:
+        self.useless.append(connection)
+
+    def retry(self, call: Call) -> bool:
+        self.retries.append(call)
+        return self.may_retry
+
+    def call_over(self) -> None:
+        self.calls -= 1
+
+    def call_aborted(self, call: Call, connection: UpstreamConnection | None) -> None:
+        self.calls -= 1
+        if connection is not None:
+            connection.drop()
+
+
+class Calling:
+    """An upstream connection on a fake transport, with one call on it."""
+
+    def __init__(self, head: bytes = b"GET / HTTP/1.1\r\n\r\n", body: bytes = b"") -> None:
+        self.pool = FakePool()
+        self.transport = FakeTransport()
+        self.connection = UpstreamConnection(cast(Upstream, self.pool))
+        self.connection.connection_made(self.transport)
+        self.call, self.sink = self.carry(head, body)
+
+    def carry(
+        self, head: bytes = b"GET / HTTP/1.1\r\n\r\n", body: bytes = b"", sink: Collected | None = None
+    ) -> tuple[Call, Collected]:
+        """Another call on the same connection."""
+        sink = sink or Collected()
+        call = Call(cast(Upstream, self.pool), head, body, sink)
+        self.pool.calls += 1
+        self.connection.carry(call)
+        return call, sink
+
+    def feed(self, *pieces: bytes) -> None:
+        """Bytes from the engine, as long as the connection is open."""
+        for piece in pieces:
+            if not self.transport.is_closing():
+                self.connection.data_received(piece)
+
+    def end(self) -> None:
+        """The engine closes."""
+        self.connection.eof_received()
+        self.connection.connection_lost(None)
+
+
 def request(
     method: bytes = b"POST", target: bytes = b"/x", body: bytes = b"", *fields: bytes, chunked: bool = False
 ) -> bytes:
@@ -267,6 +337,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self._transport = cast(asyncio.Transport, writer.transport)
 
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:
@@ -286,6 +357,14 @@ class Client:
         body = await asyncio.wait_for(self.reader.readexactly(int(size[1]) if size else 0), 10)
         return answers(head + body)[0]
 
+    def stop_reading(self) -> None:
+        """Takes nothing more from the kernel."""
+        self._transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        """Reads again."""
+        self._transport.resume_reading()
+
     def reset(self) -> None:
         """Closes with RST instead of FIN."""
         sock = self.writer.get_extra_info("socket")
@@ -294,10 +373,8 @@ class Client:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with suppress(OSError):
             await self.writer.wait_closed()
-        except OSError:
-            pass
 
 
 @asynccontextmanager
@@ -378,5 +455,6 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Waits until something is so."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        # What is awaited here happens in the kernel and the loop: there is no event to wait for.
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

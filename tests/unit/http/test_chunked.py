@@ -71,8 +71,7 @@ def test_f074_extensions_and_trailers_are_dropped() -> None:
     ids=repr,
 )
 def test_f075_a_broken_coding_is_refused(wire: bytes) -> None:
-    """Sizes that are not plain hexadecimal, bare line feeds and chunks of the wrong length are refused, however
-    they are cut."""
+    """Odd sizes, bare line feeds and chunks of the wrong length are refused, however they are cut."""
     with pytest.raises(BadChunk):
         decode(wire)
     with pytest.raises(BadChunk):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from forebay.http.body import BodyFailure
@@ -16,6 +18,7 @@ def respond(exchange: Exchange) -> None:
 
 
 def refuse(exchange: Exchange) -> None:
+    """An owner that turns the request away, without the body."""
     exchange.respond(429, [(b"retry-after", b"1")], b"no")
 
 
@@ -93,13 +96,15 @@ def test_reading_stops_beyond_the_read_ahead_and_goes_on_after_the_answer() -> N
     """A client that pipelines much is read up to the bound, then not until its request is answered."""
     served = Served(Owner(), ServerLimits(read_ahead_bytes=1000))
     served.feed(request(b"GET"))
+    reading = []
     served.feed(request(b"GET") * 10)
-    assert served.transport.reading
+    reading.append(served.transport.reading)
     served.feed(request(b"GET") * 50)
-    assert not served.transport.reading
+    reading.append(served.transport.reading)
     while not served.owner.exchanges[-1].over:
         respond(served.owner.exchanges[-1])
-    assert served.transport.reading
+    reading.append(served.transport.reading)
+    assert reading == [True, False, True]
     assert len(served.owner.exchanges) == 61
 
 
@@ -130,6 +135,17 @@ def test_f075_bad_heads_are_answered_and_the_connection_closes(wire: bytes, stat
     assert [(status, code)] == served.owner.errors
     assert served.owner.exchanges == []
     assert served.transport.half_closed
+
+
+def test_the_bound_of_a_head_is_exact() -> None:
+    """A head of exactly the bound is taken, one of a byte more is refused, in one read or byte by byte."""
+    for size, status in ((500, 200), (501, 431)):
+        wire = request(b"GET", b"/", b"", b"X: " + b"x" * (size - len(request(b"GET", b"/", b"", b"X: "))))
+        assert len(wire) == size
+        for pieces in ([wire], [wire[at : at + 1] for at in range(size)]):
+            served = Served(Owner(respond), ServerLimits(head_bytes=500))
+            served.feed(*pieces)
+            assert [status] == [got for got, _, _ in answers(served.transport.sent)]
 
 
 def test_bad_head_behind_a_good_request_waits_for_its_turn() -> None:
@@ -296,8 +312,7 @@ def test_f073_a_rest_that_does_not_come_closes_the_connection() -> None:
 
 
 def test_f073_large_unread_body_closes_after_lingering() -> None:
-    """An answer before a large body says close; our side closes, and the client's bytes are dropped for a while
-    so that a reset does not overtake the answer."""
+    """An answer before a large body says close; our side closes, and the body is dropped for a while."""
     served = Served(Owner(refuse), ServerLimits(linger_bytes=1_000_000))
     served.feed(request(b"POST", b"/", b"", b"Content-Length: 50000000"))
     assert answers(served.transport.sent)[0][1][b"connection"] == b"close"
@@ -389,10 +404,10 @@ def test_answer_while_the_body_is_being_read() -> None:
 def test_disconnect_is_told_once() -> None:
     """A client that leaves while its request waits is noticed, once, by FIN or RST."""
     for lose in ("eof", "reset"):
-        served, left = Served(Owner()), []
+        served, left = Served(Owner()), list[int]()
         served.feed(request(body=b"x"))
         exchange = served.owner.exchanges[0]
-        exchange.on_disconnect = lambda left=left: left.append(1)  # type: ignore[misc]
+        exchange.on_disconnect = partial(left.append, 1)
         if lose == "eof":
             assert served.connection.eof_received() is None  # type: ignore[func-returns-value]
         served.connection.connection_lost(None if lose == "eof" else ConnectionResetError())
@@ -463,13 +478,13 @@ def test_slow_reader_of_a_finished_answer_is_cut() -> None:
 
 def test_drain_changes_reach_the_owner() -> None:
     """The transport's high-water mark is the owner's signal to pause and go on."""
-    served, changes = Served(Owner()), []
+    served, changes = Served(Owner()), list[bool]()
     assert served.transport.high_water_bytes == 65536
     served.feed(request(b"GET"))
     exchange = served.owner.exchanges[0]
     exchange.on_drain_change = changes.append
     served.connection.pause_writing()
-    assert exchange.write_paused
+    paused = exchange.write_paused
     served.connection.resume_writing()
-    assert not exchange.write_paused
+    assert (True, False) == (paused, exchange.write_paused)
     assert changes == [True, False]

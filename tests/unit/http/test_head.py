@@ -22,10 +22,12 @@ def head(*lines: bytes, first: bytes = b"POST /v1/x HTTP/1.1", host: bytes | Non
 def parse(
     *lines: bytes, first: bytes = b"POST /v1/x HTTP/1.1", host: bytes | None = b"Host: h"
 ) -> RequestHead:
+    """A request head, read."""
     return parse_request_head(head(*lines, first=first, host=host), 100)
 
 
 def answer(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> ResponseHead:
+    """The head of an answer, read."""
     return parse_response_head(b"\r\n".join([first, *lines]) + b"\r\n\r\n", 100)
 
 

@@ -14,8 +14,8 @@ def test_the_stated_times_and_sizes_are_the_defaults() -> None:
 
 
 def test_the_sweep_follows_the_shortest_bound() -> None:
-    """The sweep runs four times per shortest bound, at most every 10 ms and at least twice a second."""
-    assert ServerLimits().sweep_s == 0.25
-    assert ServerLimits(head_timeout_s=0.2).sweep_s == 0.05
+    """The sweep runs twice per shortest bound, at most every 10 ms and at least twice a second."""
+    assert ServerLimits().sweep_s == 0.5
+    assert ServerLimits(head_timeout_s=0.2).sweep_s == 0.1
     assert ServerLimits(drain_s=0.001).sweep_s == 0.01
     assert ServerLimits(drain_s=10.0, linger_s=10.0).sweep_s == 0.5

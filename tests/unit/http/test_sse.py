@@ -24,6 +24,7 @@ def scan(*pieces: bytes) -> SseScanner:
 
 
 def usage_event(usage: bytes, choices: bytes = b"[]") -> bytes:
+    """A last chunk that carries usage."""
     return event(b'{"id":"","choices":' + choices + b',"usage":' + usage + b"}")
 
 
@@ -35,9 +36,9 @@ def test_events_are_counted_as_they_complete() -> None:
     assert scanner.feed(b"data: {") == 0
     assert scanner.feed(b"}\n") == 0
     assert scanner.feed(b"\n") == 1
-    assert not scanner.done
+    done = scanner.done
     assert scanner.feed(event(b"[DONE]")) == 0
-    assert scanner.done
+    assert (False, True) == (done, scanner.done)
     assert (4, CHUNK) == (scanner.data_events, scanner.first_event)
     assert scanner.feed(b"") == 0
 

@@ -152,12 +152,13 @@ def test_odd_values_do_not_break_a_scrape() -> None:
 def test_answers_before_the_core_and_own_failures_are_counted() -> None:
     """Early answers, internal errors and lost log lines have counters of their own."""
     metrics = Metrics(without_core)
-    metrics.early_answers = lambda: {"invalid_request": 4}
+    metrics.early_answers = lambda: {"invalid_request": 4, "queue_full": 2}
     metrics.lines_dropped = lambda: 9
     metrics.count_error("observer")
     metrics.decision_s.observe(20e-6)
     seen = values(metrics)
     assert 4 == seen['forebay_early_answers_total{reason="invalid_request"}']
+    assert 2 == seen['forebay_refusals_total{class="",pool="",reason="queue_full"}']
     assert 1 == seen['forebay_internal_errors_total{where="observer"}']
     assert 9 == seen["forebay_log_lines_dropped_total"]
     assert 1 == seen['forebay_decision_seconds_bucket{le="2.5e-05"}']

@@ -1,0 +1,1119 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from forebay.admission import Controller, Settings
+from forebay.admission.controller import SCANNED_PER_CLASS
+from forebay.admission.effects import Abort, Dispatch, Evict, Hold, Refuse, Settle
+from forebay.admission.errors import ConfigRefused, MisuseError
+from forebay.admission.events import (
+    Arrived,
+    AttemptFailed,
+    Described,
+    DrainStarted,
+    Ended,
+    EndpointsChanged,
+    Event,
+    Failure,
+    FirstTokenCame,
+    Progressed,
+    Sampled,
+    SampleMissed,
+    ShareChanged,
+)
+from forebay.admission.model import EndpointId, EndpointState, TicketId, Usage
+from forebay.admission.outcomes import Outcome
+from tests.unit.admission.build import (
+    VLLM,
+    Scenario,
+    demand,
+    dispatched,
+    held,
+    pool_settings,
+    reading,
+    settings_for,
+    turned_away,
+    with_class,
+)
+
+Begin = Callable[..., Scenario]
+A, B = EndpointId("a"), EndpointId("b")
+ONE_PLACE = pool_settings(max_inflight_requests=1)
+LEARNING = replace(ONE_PLACE, law=None)
+
+
+def fail(
+    scenario: Scenario, number: int, endpoint: str, now: float, failure: Failure = Failure.CLOSED
+) -> list[tuple[int, Outcome]]:
+    """An attempt fails; who is turned away by that."""
+    return turned_away(scenario.tell(AttemptFailed(TicketId(number), EndpointId(endpoint), failure), now))
+
+
+# Starting at once, and waiting in order
+
+
+def test_an_idle_pool_dispatches_at_once(begin: Begin) -> None:
+    """A request that comes to an idle engine starts in the same call, and nothing else is said of it."""
+    scenario = begin()
+    (effect,) = scenario.arrive(1, 1.0)
+    assert isinstance(effect, Dispatch)
+    assert (1, "a", 1, "passed", "dispatch") == (
+        effect.ticket,
+        effect.endpoint,
+        effect.attempt,
+        effect.record.decided_by,
+        effect.record.action,
+    )
+    assert (0.0, 0.0, 0) == (effect.record.waited_s, effect.record.predicted_wait_s, effect.record.position)
+
+
+def test_a_burst_at_an_idle_engine_passes(begin: Begin) -> None:
+    """While the engine is calm thirty requests in one instant start at once, a sample's worth of them per reading."""
+    scenario = begin(pool_settings(law=None))
+    scenario.sample("a", 0.5)
+    effects = scenario.arrive_many(range(1, 31), 1.0)
+    assert 8 == len(dispatched(effects))
+    assert [] == turned_away(effects)
+    for step in range(1, 4):
+        now = 1.0 + 0.2 * step
+        effects += scenario.sample("a", now, running=len(scenario.running))
+    assert list(range(1, 31)) == [number for number, _ in dispatched(effects)]
+
+
+def test_inside_a_class_first_come_is_first_served(begin: Begin) -> None:
+    """Waiters of a class start in the order in which they came."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    assert [2, 3, 4] == held(scenario.arrive_many([2, 3, 4], 0.5))
+    started = [dispatched(scenario.end(number, float(number))) for number in (1, 2, 3)]
+    assert [[(2, "a")], [(3, "a")], [(4, "a")]] == started
+
+
+def test_between_classes_rank_decides(begin: Begin) -> None:
+    """Realtime starts before standard and standard before batch, whoever came first."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.1, class_name="batch")
+    scenario.arrive(3, 0.2)
+    scenario.arrive(4, 0.3, class_name="realtime")
+    started = []
+    for number, now in [(1, 0.5), (4, 0.6), (3, 0.7)]:
+        started += dispatched(scenario.end(number, now))
+    assert [(4, "a"), (3, "a"), (2, "a")] == started
+
+
+def test_who_waits_is_told_where_he_stands(begin: Begin) -> None:
+    """The record of a hold has the place in the queue and the predicted wait."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.1)
+    (hold,) = scenario.arrive(3, 0.2)
+    assert isinstance(hold, Hold)
+    assert (1, 2.0, 5.0, "hold", None) == (
+        hold.record.position,
+        hold.record.predicted_wait_s,
+        hold.record.wait_budget_s,
+        hold.record.action,
+        hold.record.endpoint,
+    )
+
+
+def test_one_ending_can_start_several(begin: Begin) -> None:
+    """When a big request leaves, as many waiters start in the same call as its room holds."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario.arrive(1, 0.0, prompt_tokens=900)
+    assert [2, 3, 4] == held(scenario.arrive_many([2, 3, 4], 0.1))
+    assert [(2, "a"), (3, "a"), (4, "a")] == dispatched(scenario.end(1, 1.0))
+
+
+def test_work_goes_to_the_least_loaded_endpoint(begin: Begin) -> None:
+    """Requests spread over equal endpoints in turn."""
+    scenario = begin(endpoints=("a", "b", "c"))
+    effects = scenario.arrive_many(range(1, 7), 0.0)
+    assert ["a", "b", "c", "a", "b", "c"] == [endpoint for _, endpoint in dispatched(effects)]
+
+
+def test_ties_follow_the_newest_configuration(begin: Begin) -> None:
+    """When the endpoints are listed in another order, that order breaks ties."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.tell(EndpointsChanged("llama", (B, A)), 1.0)
+    assert [(1, "b")] == dispatched(scenario.arrive(1, 2.0))
+
+
+@pytest.mark.parametrize(
+    "event", [FirstTokenCame(TicketId(2)), Progressed(A, [(TicketId(2), 1)])], ids=lambda e: type(e).__name__
+)
+def test_a_first_token_makes_room_in_the_prefill_window(begin: Begin, event: Event) -> None:
+    """A waiter whose prompt had to wait behind others' prefill starts when a first token comes."""
+    scenario = begin()
+    scenario.arrive_many([1, 2], 0.0, prompt_tokens=2000)
+    assert [3] == held(scenario.arrive(3, 0.1))
+    assert [(3, "a")] == dispatched(scenario.tell(event, 0.3))
+
+
+def test_a_request_that_does_not_fit_lets_others_pass(begin: Begin) -> None:
+    """A big request at the head of the queue does not leave room unused for small ones behind it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    assert [5] == held(scenario.arrive(5, 0.1, prompt_tokens=801))
+    assert [(6, "a")] == dispatched(scenario.arrive(6, 0.2))
+
+
+def test_a_look_at_the_queue_is_bounded(begin: Begin) -> None:
+    """An ending looks at the first waiters of each class only, and sees the lower classes all the same."""
+    scenario = begin(pool_settings(law=None, max_inflight_tokens=1000))
+    scenario.arrive_many([1, 2], 0.0, class_name="batch", prompt_tokens=301)
+    scenario.arrive_many(range(10, 10 + SCANNED_PER_CLASS), 0.1, class_name="standard", prompt_tokens=800)
+    assert [5] == held(scenario.arrive(5, 0.2, class_name="batch", prompt_tokens=500))
+    assert [(5, "a")] == dispatched(scenario.end(1, 0.3))
+
+
+# Bounds
+
+
+def test_the_pool_bound_holds_however_many_arrive_at_once(begin: Begin) -> None:
+    """Of 200 requests in one instant nine get into 10 GPU-seconds with a headroom of 0.9; the others are told why."""
+    scenario = begin(pool_settings(max_gpu_s=10.0, headroom=0.9, max_inflight_requests=4))
+    effects = scenario.arrive_many(range(1, 201), 0.0)
+    assert (4, 5) == (len(dispatched(effects)), len(held(effects)))
+    assert [(number, Outcome.QUEUE_FULL) for number in range(10, 201)] == turned_away(effects)
+    view = scenario.pool_view()
+    assert (9.0, 9.0) == (view.waiting_gpu_s + view.in_flight_gpu_s, view.max_gpu_s)
+    promised = [e.refusal.retry_after_s for e in effects if isinstance(e, Refuse)]
+    assert 191 == len(set(promised))
+
+
+def test_the_last_room_is_given_once(begin: Begin) -> None:
+    """Two requests decided in the same instant cannot both take it."""
+    scenario = begin(replace(ONE_PLACE, max_queue=0))
+    effects = scenario.arrive_many([1, 2], 0.0)
+    assert [(1, "a")] == dispatched(effects)
+    assert [(2, Outcome.QUEUE_FULL)] == turned_away(effects)
+
+
+def test_bytes_of_waiting_bodies_are_bounded_over_all_requests(begin: Begin) -> None:
+    """The bound is on what is held: a body that was sent makes room for another."""
+    scenario = begin(settings=settings_for(ONE_PLACE, max_waiting_bytes=1500))
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.1)
+    assert [(3, Outcome.QUEUE_FULL)] == turned_away(scenario.arrive(3, 0.2))
+    scenario.end(1, 0.5)
+    assert [4] == held(scenario.arrive(4, 0.6))
+
+
+def test_a_refusal_is_settled_with_its_reason(begin: Begin) -> None:
+    """A refused request is charged nothing and its record names the check that decided."""
+    scenario = begin(replace(ONE_PLACE, max_queue=0))
+    scenario.arrive(1, 0.0)
+    refuse, settle = scenario.arrive(2, 1.0)
+    assert isinstance(refuse, Refuse)
+    assert isinstance(settle, Settle)
+    record = refuse.refusal.record
+    assert ("pool_queue_requests", "refuse", Outcome.QUEUE_FULL) == (
+        record.decided_by,
+        record.action,
+        record.outcome,
+    )
+    assert (0.0, None, False) == (
+        settle.settlement.charged_gpu_s,
+        settle.settlement.endpoint,
+        settle.settlement.met_objective,
+    )
+
+
+# Waits that end
+
+
+def test_a_wait_ends_exactly_at_the_budget(begin: Begin) -> None:
+    """A standard request waits five seconds and not a moment less; then it is told to come back later."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 1.0, class_name="batch")
+    scenario.arrive(2, 2.0)
+    assert 7.0 == scenario.controller.next_deadline()
+    assert [] == scenario.wake(6.999)
+    evict, settle = scenario.wake(7.0)
+    assert isinstance(evict, Evict)
+    assert isinstance(settle, Settle)
+    assert (Outcome.QUEUE_TIMEOUT, 5.0) == (settle.settlement.outcome, settle.settlement.waited_s)
+    assert evict.refusal.retry_after_s is not None
+
+
+def test_a_clients_deadline_ends_a_wait_sooner(begin: Begin) -> None:
+    """Whose first token must be there in three seconds does not wait for five."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 1.0, first_token_by_s=4.0)
+    assert [] == turned_away(scenario.run_until(3.999))
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(4.0))
+
+
+def test_a_clients_deadline_cannot_prolong_a_wait(begin: Begin) -> None:
+    """The budget of the class stands."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 1.0, first_token_by_s=100.0)
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(6.0))
+
+
+@pytest.mark.parametrize("patience_until_s", [1.5, 1.0, 0.2])
+def test_patience_sheds_and_never_refuses(begin: Begin, patience_until_s: float) -> None:
+    """A client that will soon give up, or should have, is held all the same, and shed when its time is over."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    assert [2] == held(scenario.arrive(2, 1.0, patience_until_s=patience_until_s))
+    effects = scenario.run_until(max(patience_until_s, 1.0))
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(effects)
+
+
+def test_patience_ends_no_running_request(begin: Begin) -> None:
+    """It is about waiting: what was dispatched runs on."""
+    scenario = begin()
+    scenario.arrive(1, 0.0, patience_until_s=0.5)
+    assert [] == scenario.run_until(5.0)
+
+
+def test_a_wait_that_is_over_in_time_leaves_no_deadline_behind(begin: Begin) -> None:
+    """The deadline of a request that was dispatched means nothing when it comes."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 1.0)
+    scenario.end(1, 2.0)
+    assert [] == scenario.run_until(6.0)
+    assert {2: "a"} == scenario.running
+
+
+def test_thousands_of_ended_waits_leave_few_deadlines(begin: Begin) -> None:
+    """Deadlines of requests that are long gone are swept: memory follows what waits, not what has waited."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0, class_name="batch")
+    for number in range(2, 1600):
+        scenario.arrive(number, 0.1, class_name="batch")
+        scenario.end(number - 1, 0.1)
+    assert len(scenario.controller._timers) < 1200
+
+
+def test_an_eviction_makes_room_for_those_it_held_up(begin: Begin) -> None:
+    """A big request for which an endpoint is kept free times out: the small one behind it starts in the same call."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    scenario.arrive(5, 0.0, prompt_tokens=801)
+    scenario.progress("a", 3.0, 1, 2, 3, 4)
+    assert [6] == held(scenario.arrive(6, 3.5))
+    effects = scenario.run_until(5.0)
+    assert [(5, Outcome.QUEUE_TIMEOUT)] == turned_away(effects)
+    assert [(6, "a")] == dispatched(effects)
+
+
+# A big request's turn
+
+
+def test_a_big_request_is_passed_over_for_half_its_budget(begin: Begin) -> None:
+    """For 2.5 s of its 5 s smaller requests pass a big one; from then on the endpoint is kept free until it fits."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario.arrive_many([1, 2, 3], 0.0)
+    scenario.arrive(5, 0.0, prompt_tokens=801)
+    scenario.progress("a", 2.4, 1, 2, 3)
+    assert [(6, "a")] == dispatched(scenario.arrive(6, 2.4))
+    scenario.progress("a", 2.5, 1, 2, 3, 6)
+    assert TicketId(5) == scenario.endpoint_view().reserved_for
+    assert [7] == held(scenario.arrive(7, 2.6))
+    for number, now in [(1, 3.0), (2, 3.1), (3, 3.2)]:
+        assert [] == dispatched(scenario.end(number, now))
+    assert [(5, "a")] == dispatched(scenario.end(6, 3.3))
+    assert scenario.endpoint_view().reserved_for is None
+    assert [(7, "a")] == dispatched(scenario.end(5, 4.0))
+
+
+def test_the_endpoint_with_the_most_room_is_kept(begin: Begin) -> None:
+    """Of two endpoints the emptier one is reserved; the other goes on serving small requests."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000), endpoints=("a", "b"))
+    scenario.arrive_many([1, 2, 3, 4, 5], 0.0)
+    scenario.arrive(9, 0.0, prompt_tokens=801)
+    scenario.progress("a", 2.6, 1)
+    reserved = [view.id for view in scenario.pool_view().endpoints if view.reserved_for is not None]
+    assert ["b"] == reserved
+    assert [(10, "a")] == dispatched(scenario.arrive(10, 2.7))
+
+
+def test_a_client_that_leaves_gives_its_reservation_back(begin: Begin) -> None:
+    """Whom the endpoint was kept free for is gone: who waited behind it starts in the same call."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    scenario.arrive(5, 0.0, prompt_tokens=801)
+    scenario.progress("a", 3.0, 1)
+    assert [6] == held(scenario.arrive(6, 3.5))
+    assert [(6, "a")] == dispatched(scenario.leave(5, 4.0))
+
+
+def test_a_reserved_endpoint_that_is_lost_is_replaced(begin: Begin) -> None:
+    """When the endpoint that was kept for a big request goes down, another is kept for it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000), endpoints=("a", "b"))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    scenario.arrive(9, 0.0, prompt_tokens=801, class_name="batch")
+    scenario.progress("a", 31.0, 1, 2)
+    scenario.progress("b", 31.0, 3, 4)
+    (kept,) = [view.id for view in scenario.pool_view().endpoints if view.reserved_for is not None]
+    other = "b" if kept == "a" else "a"
+    scenario.tell(SampleMissed(kept, unreachable=True), 32.0)
+    scenario.progress(other, 33.0, 1, 2, 3, 4)
+    assert TicketId(9) == scenario.endpoint_view(other).reserved_for
+
+
+# Clients that leave
+
+
+def test_a_waiting_client_that_leaves_is_never_dispatched(begin: Begin) -> None:
+    """Its place in the queue is gone at once, and nobody is answered."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2, 3], 0.0)
+    (settle,) = scenario.leave(2, 0.5)
+    assert isinstance(settle, Settle)
+    assert (Outcome.CLIENT_GONE, None, 0.5) == (
+        settle.settlement.outcome,
+        settle.settlement.endpoint,
+        settle.settlement.waited_s,
+    )
+    assert [(3, "a")] == dispatched(scenario.end(1, 1.0))
+
+
+def test_f009_dead_waiters_neither_run_nor_count(begin: Begin) -> None:
+    """However many waiters leave, the live ones run and the queue takes as many as ever."""
+    settings = settings_for(replace(ONE_PLACE, max_queue=5))
+    scenario = begin(settings=with_class("standard", settings, wait_budget_s=60.0))
+    scenario.arrive(1000, 0.0)
+    running = 1000
+    for turn in range(20):
+        now, first = float(turn), 10 * turn + 1
+        assert 5 == len(held(scenario.arrive_many(range(first, first + 5), now)))
+        for number in range(first, first + 4):
+            scenario.leave(number, now)
+        assert [(first + 4, "a")] == dispatched(scenario.end(running, now + 0.5))
+        running = first + 4
+    assert 5 == len(held(scenario.arrive_many(range(500, 505), 30.0)))
+    assert 5 == scenario.pool_view().waiting_requests
+
+
+def test_a_running_client_that_leaves_is_settled_at_once(begin: Begin) -> None:
+    """It pays for what was relayed; its room is draining, and there is no abort: the client is gone already."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 0.5)
+    scenario.progress("a", 1.0, *[1] * 19)
+    (settle,) = scenario.leave(1, 1.5)
+    assert isinstance(settle, Settle)
+    settlement = settle.settlement
+    assert (Outcome.CLIENT_GONE, 0.5, 19) == (
+        settlement.outcome,
+        settlement.ttft_s,
+        settlement.output_tokens,
+    )
+    assert pytest.approx(0.01 + 0.19) == settlement.charged_gpu_s
+    view = scenario.endpoint_view()
+    assert (0, 1, 199) == (view.running_requests, view.draining_requests, view.kv_tokens)
+
+
+def test_f001_streams_that_clients_drop_leak_no_place(begin: Begin) -> None:
+    """Fifty times a client drops its stream on a pool of one place: each time the next one starts within a second."""
+    scenario = begin(ONE_PLACE)
+    for turn in range(50):
+        now = 10.0 * turn
+        assert [(2 * turn, "a")] == dispatched(scenario.arrive(2 * turn, now))
+        scenario.first_token(2 * turn, now + 0.2)
+        scenario.leave(2 * turn, now + 0.6)
+        scenario.arrive(2 * turn + 1, now + 0.7)
+        assert [(2 * turn + 1, "a")] == dispatched(scenario.run_until(now + 1.6))
+        scenario.end(2 * turn + 1, now + 2.0)
+    assert 0 == scenario.pool_view().in_flight_requests
+
+
+# Attempts that fail
+
+
+def test_a_failed_attempt_goes_elsewhere_and_then_gives_up(begin: Begin) -> None:
+    """The second endpoint gets the second attempt; when that fails too the client is told so."""
+    scenario = begin(endpoints=("a", "b", "c"))
+    scenario.arrive(1, 0.0)
+    effects = scenario.tell(AttemptFailed(TicketId(1), A, Failure.CLOSED), 1.0)
+    assert ([1], [(1, "b")]) == (held(effects), dispatched(effects))
+    abort, settle = scenario.tell(AttemptFailed(TicketId(1), B, Failure.CLOSED), 2.0)
+    assert isinstance(abort, Abort)
+    assert isinstance(settle, Settle)
+    assert (Outcome.UPSTREAM_FAILED, None) == (abort.outcome, abort.retry_after_s)
+    assert "closed" in abort.detail
+    assert (2, "b", 0.0) == (
+        settle.settlement.attempts,
+        settle.settlement.endpoint,
+        settle.settlement.charged_gpu_s,
+    )
+
+
+def test_without_another_endpoint_a_failure_is_final(begin: Begin) -> None:
+    """A request is not sent again to the engine that failed it."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    assert [(1, Outcome.UPSTREAM_FAILED)] == fail(scenario, 1, "a", 1.0)
+
+
+def test_the_only_endpoint_unreachable_is_no_endpoint(begin: Begin) -> None:
+    """Nothing was started, so nothing failed: the client may come back."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    (abort, _) = scenario.tell(AttemptFailed(TicketId(1), A, Failure.CONNECT), 2.0)
+    assert isinstance(abort, Abort)
+    assert Outcome.NO_ENDPOINTS is abort.outcome
+    assert abort.retry_after_s is not None
+    assert EndpointState.DOWN is scenario.state()
+    assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.arrive(2, 2.1))
+
+
+@pytest.mark.parametrize("failure", [Failure.CONNECT, Failure.CLOSED])
+def test_an_endpoint_that_cannot_be_reached_is_out_until_it_is_read(begin: Begin, failure: Failure) -> None:
+    """One such failure takes it out; a reading after the back-off brings it back, one before does not."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    fail(scenario, 1, "a", 1.0, failure)
+    assert EndpointState.DOWN is scenario.state("a")
+    scenario.sample("a", 1.2)
+    assert EndpointState.DOWN is scenario.state("a")
+    scenario.sample("a", 1.3)
+    assert EndpointState.UP is scenario.state("a")
+
+
+@pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.TIMEOUT, Failure.MALFORMED])
+def test_one_bad_answer_may_be_the_requests_fault(begin: Begin, failure: Failure) -> None:
+    """Only the second such failure in a row takes an endpoint out; a good answer between them clears it."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    fail(scenario, 1, "a", 1.0, failure)
+    assert EndpointState.UP is scenario.state("a")
+    scenario.end(1, 1.5)
+    assert [(2, "a")] == dispatched(scenario.arrive(2, 2.0))
+    scenario.first_token(2, 2.5)
+    scenario.end(2, 3.0)
+    scenario.arrive(3, 4.0)
+    fail(scenario, 3, "a", 4.5, failure)
+    assert EndpointState.UP is scenario.state("a")
+    scenario.end(3, 4.6)
+    scenario.arrive(4, 5.0)
+    fail(scenario, 4, "a", 5.5, failure)
+    assert EndpointState.DOWN is scenario.state("a")
+
+
+def test_a_request_that_failed_is_first_in_line(begin: Begin) -> None:
+    """It has waited and run already: when the other endpoint has room it goes before those who came later."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive_many([1, 2, 3], 0.0)
+    effects = scenario.tell(AttemptFailed(TicketId(1), A, Failure.CLOSED), 1.0)
+    assert ([1], []) == (held(effects), dispatched(effects))
+    assert [(1, "b")] == dispatched(scenario.end(2, 1.5))
+
+
+def test_a_failure_frees_room_for_others(begin: Begin) -> None:
+    """An endpoint that is still up after a bad answer serves the next waiter in the same call."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive_many([1, 2, 3], 0.0)
+    effects = scenario.tell(AttemptFailed(TicketId(1), A, Failure.REFUSED), 1.0)
+    assert ([1], [(3, "a")]) == (held(effects), dispatched(effects))
+
+
+def test_an_engine_that_goes_on_after_a_failure_keeps_its_room(begin: Begin) -> None:
+    """After a timeout the engine may still work on it: its place is draining while another endpoint serves it."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    scenario.tell(AttemptFailed(TicketId(1), A, Failure.TIMEOUT, engine_goes_on=True), 1.0)
+    assert {1: "b"} == scenario.running
+    assert (0, 1) == (
+        scenario.endpoint_view("a").running_requests,
+        scenario.endpoint_view("a").draining_requests,
+    )
+
+
+def test_f002_no_way_of_failing_leaks_a_place(begin: Begin) -> None:
+    """Twelve requests into each failure in turn, streamed and not, and then the pool takes as many as ever."""
+    scenario = begin(pool_settings(max_inflight_requests=10))
+    now, number = 0.0, 0
+    for failure in Failure:
+        for stream in (True, False):
+            now += 100.0
+            scenario.sample("a", now)
+            for _ in range(12):
+                number += 1
+                scenario.arrive(number, now, stream=stream)
+            for running in list(scenario.running):
+                fail(scenario, running, "a", now + 1.0, failure)
+            scenario.run_until(now + 50.0)
+            assert (0, 0) == (scenario.pool_view().in_flight_requests, scenario.pool_view().waiting_requests)
+    scenario.sample("a", now + 99.0)
+    assert 10 == len(dispatched(scenario.arrive_many(range(1001, 1013), now + 100.0)))
+
+
+def test_a_second_wait_keeps_to_the_clients_deadline(begin: Begin) -> None:
+    """A failed attempt gives no new time: whose first token must be there at 3 s is turned away then."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive(1, 0.0, first_token_by_s=3.0)
+    scenario.arrive(2, 0.0)
+    fail(scenario, 1, "a", 1.0)
+    assert [(1, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(3.0))
+
+
+def test_two_waits_together_keep_to_the_budget(begin: Begin) -> None:
+    """Who has waited 4 s of 5 s before a failed attempt waits one more second after it, not five."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive_many([1, 2], 0.0, class_name="batch")
+    scenario.arrive(3, 0.0)
+    assert [(3, "a")] == dispatched(scenario.end(1, 4.0))
+    assert [] == fail(scenario, 3, "a", 5.0)
+    effects = scenario.run_until(6.0)
+    assert [(3, Outcome.QUEUE_TIMEOUT)] == turned_away(effects)
+    assert 5.0 == scenario.settlements[3].waited_s
+
+
+def test_a_failure_of_an_earlier_attempt_is_late_news(begin: Begin) -> None:
+    """The request runs elsewhere already: what its former endpoint says of it changes nothing."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    fail(scenario, 1, "a", 1.0)
+    before = scenario.controller.snapshot()
+    assert [] == scenario.tell(AttemptFailed(TicketId(1), A, Failure.CLOSED), 1.0)
+    assert before == scenario.controller.snapshot()
+
+
+def test_two_interrupted_streams_take_an_endpoint_out(begin: Begin) -> None:
+    """An engine that dies in mid-stream shows by its streams breaking, one after the other."""
+    scenario = begin()
+    scenario.arrive_many([1, 2], 0.0)
+    scenario.progress("a", 0.5, 1, 2)
+    scenario.end(1, 1.0, Outcome.UPSTREAM_INTERRUPTED)
+    assert EndpointState.UP is scenario.state()
+    scenario.end(2, 1.0, Outcome.UPSTREAM_INTERRUPTED)
+    assert EndpointState.DOWN is scenario.state()
+
+
+# Pools that start, lose and regain their endpoints
+
+
+def test_a_starting_pool_holds_until_the_first_sample(begin: Begin) -> None:
+    """A request that comes before anything is known of the engine starts with the first reading."""
+    scenario = begin(up=False)
+    assert [1] == held(scenario.arrive(1, 0.5))
+    assert [(1, "a")] == dispatched(scenario.sample("a", 1.0))
+
+
+@pytest.mark.parametrize(
+    "event", [Described(A, VLLM), SampleMissed(A, unreachable=False)], ids=["known", "mute"]
+)
+def test_an_engine_that_answers_at_all_can_be_used(begin: Begin, event: Event) -> None:
+    """Being identified, or answering without load figures, is evidence enough."""
+    scenario = begin(up=False)
+    scenario.arrive(1, 0.5)
+    assert [(1, "a")] == dispatched(scenario.tell(event, 1.0))
+
+
+def test_a_starting_pool_holds_for_the_connect_timeout_at_most(begin: Begin) -> None:
+    """After two seconds without a sign of the engine the answer is 503, whatever the budget; not before."""
+    scenario = begin(up=False)
+    scenario.arrive(1, 0.5, class_name="batch")
+    assert [] == turned_away(scenario.run_until(2.499))
+    effects = scenario.run_until(2.5)
+    assert [(1, Outcome.NO_ENDPOINTS)] == turned_away(effects)
+    (evict,) = [effect for effect in effects if isinstance(effect, Evict)]
+    assert evict.refusal.retry_after_s is not None
+
+
+def test_a_budget_below_the_connect_timeout_ends_a_start_sooner(begin: Begin) -> None:
+    """A realtime request does not wait two seconds, and the reason is still that there is no engine."""
+    scenario = begin(up=False)
+    scenario.arrive(1, 0.0, class_name="realtime")
+    assert [(1, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(1.5))
+
+
+def test_an_unreachable_endpoint_takes_itself_out(begin: Begin) -> None:
+    """A reading whose connection fails is evidence that the process is gone: work goes elsewhere at once."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.tell(SampleMissed(A, unreachable=True), 1.0)
+    assert EndpointState.DOWN is scenario.state("a")
+    assert [(1, "b"), (2, "b")] == dispatched(scenario.arrive_many([1, 2], 1.0))
+    scenario.sample("a", 1.5)
+    assert [(3, "a")] == dispatched(scenario.arrive(3, 2.0))
+
+
+def test_a_slow_reading_takes_nothing_out(begin: Begin) -> None:
+    """An engine that is too busy to answer its metrics is still there."""
+    scenario = begin()
+    scenario.tell(SampleMissed(A, unreachable=False), 1.0)
+    assert [(1, "a")] == dispatched(scenario.arrive(1, 1.0))
+
+
+def test_with_nothing_up_arrivals_are_refused_at_once(begin: Begin) -> None:
+    """No hang for clients of a pool whose engines are known to be gone."""
+    scenario = begin()
+    scenario.tell(SampleMissed(A, unreachable=True), 1.0)
+    (refuse, _) = scenario.arrive(1, 1.1)
+    assert isinstance(refuse, Refuse)
+    assert Outcome.NO_ENDPOINTS is refuse.refusal.outcome
+
+
+def test_waiters_of_a_lost_pool_get_the_connect_timeout(begin: Begin) -> None:
+    """When the last endpoint goes, who waits is told so after two seconds, unless it comes back."""
+    for back in (False, True):
+        scenario = begin(ONE_PLACE)
+        scenario.arrive_many([1, 2], 0.0)
+        scenario.tell(SampleMissed(A, unreachable=True), 1.0)
+        assert [] == turned_away(scenario.run_until(2.9))
+        if back:
+            scenario.sample("a", 2.95)
+        assert ([] if back else [(2, Outcome.NO_ENDPOINTS)]) == turned_away(scenario.run_until(3.0))
+
+
+def test_each_absence_has_its_own_grace(begin: Begin) -> None:
+    """An engine that flaps does not use up in the first absence the time that waiters have in the second."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0)
+    scenario.tell(SampleMissed(A, unreachable=True), 1.0)
+    scenario.sample("a", 1.5)
+    scenario.tell(SampleMissed(A, unreachable=True), 2.0)
+    assert [] == turned_away(scenario.run_until(3.9))
+    assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(4.0))
+
+
+def test_an_absence_after_a_stall_has_its_grace(begin: Begin) -> None:
+    """A pool that came back by a byte, and not by a reading, goes absent like any other."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0, class_name="batch")
+    scenario.run_until(10.0)
+    scenario.progress("a", 11.0, 1)
+    assert [2] == held(scenario.arrive(2, 11.5, class_name="batch"))
+    scenario.tell(SampleMissed(A, unreachable=True), 12.0)
+    assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(14.0))
+
+
+def test_endpoints_that_come_are_used(begin: Begin) -> None:
+    """Waiters start on an endpoint that was added and has come up."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2], 0.0)
+    scenario.tell(EndpointsChanged("llama", (A, B)), 0.5)
+    assert EndpointState.STARTING is scenario.state("b")
+    assert [(2, "b")] == dispatched(scenario.tell(Described(B, VLLM), 1.0))
+
+
+def test_a_removed_endpoint_finishes_and_is_forgotten(begin: Begin) -> None:
+    """It gets no new work, its streams run to their end, and then it is gone from the books."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    scenario.tell(EndpointsChanged("llama", (B,)), 1.0)
+    assert EndpointState.REMOVED is scenario.state("a")
+    assert [(2, "b"), (3, "b")] == dispatched(scenario.arrive_many([2, 3], 2.0))
+    scenario.progress("a", 2.5, 1)
+    scenario.end(1, 3.0)
+    assert Outcome.COMPLETED is scenario.outcome(1)
+    assert ["b"] == [view.id for view in scenario.pool_view().endpoints]
+
+
+def test_a_removed_endpoint_is_kept_while_it_drains(begin: Begin) -> None:
+    """Room that the engine still holds is on the books until its linger is over."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    scenario.tell(EndpointsChanged("llama", (B,)), 1.0)
+    scenario.leave(1, 2.0)
+    assert ["a", "b"] == [view.id for view in scenario.pool_view().endpoints]
+    scenario.run_until(3.0)
+    assert ["b"] == [view.id for view in scenario.pool_view().endpoints]
+
+
+def test_an_idle_endpoint_is_forgotten_at_once(begin: Begin) -> None:
+    """With nothing of ours there, removal leaves no trace, and coming back is starting anew."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.tell(EndpointsChanged("llama", (B,)), 1.0)
+    assert ["b"] == [view.id for view in scenario.pool_view().endpoints]
+    scenario.tell(EndpointsChanged("llama", (A, B)), 2.0)
+    assert EndpointState.STARTING is scenario.state("a")
+
+
+def test_an_endpoint_that_comes_back_keeps_its_running_work(begin: Begin) -> None:
+    """Removed and listed again while a stream runs there, it has the same books, and a reading brings it up."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.tell(EndpointsChanged("llama", ()), 1.0)
+    scenario.tell(EndpointsChanged("llama", (A,)), 2.0)
+    assert (EndpointState.STARTING, 1) == (scenario.state(), scenario.endpoint_view().running_requests)
+    scenario.sample("a", 2.5)
+    assert EndpointState.UP is scenario.state()
+
+
+def test_waiters_of_a_pool_scaled_to_zero_are_held_as_configured(begin: Begin) -> None:
+    """With `hold_without_endpoints` they wait for an endpoint to come, which then serves them."""
+    scenario = begin(pool_settings(hold_without_endpoints_s=30.0), endpoints=())
+    assert [1] == held(scenario.arrive(1, 0.0, class_name="batch"))
+    scenario.run_until(20.0)
+    scenario.tell(EndpointsChanged("llama", (A,)), 20.0)
+    assert [(1, "a")] == dispatched(scenario.sample("a", 21.0))
+
+
+def test_a_hold_without_endpoints_is_bounded(begin: Begin) -> None:
+    """When nothing comes within the configured time the answer is 503."""
+    scenario = begin(pool_settings(hold_without_endpoints_s=30.0), endpoints=())
+    scenario.arrive(1, 0.0, class_name="batch")
+    assert [] == turned_away(scenario.run_until(29.9))
+    assert [(1, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(30.0))
+
+
+def test_f007_an_endpoint_that_restarts_gets_its_share_and_no_more(begin: Begin) -> None:
+    """After 100 abandoned requests and a restart of one endpoint, new requests spread evenly over all three."""
+    scenario = begin(endpoints=("a", "b", "c"))
+    for number in range(100):
+        now = 0.1 * number
+        scenario.arrive(number, now)
+        scenario.leave(number, now + 0.05)
+    scenario.run_until(20.0)
+    scenario.tell(SampleMissed(EndpointId("c"), unreachable=True), 20.0)
+    scenario.sample("c", 21.0, running=0)
+    effects = scenario.arrive_many(range(200, 224), 22.0)
+    placed = [endpoint for _, endpoint in dispatched(effects)]
+    assert (8, 8, 8) == (placed.count("a"), placed.count("b"), placed.count("c"))
+
+
+# Settings, shares, shutting down
+
+
+def test_a_smaller_share_lets_less_in(begin: Begin) -> None:
+    """With half the pool a replica dispatches half as much; what runs beyond that runs on, and no more is added."""
+    scenario = begin(pool_settings(max_inflight_requests=4))
+    scenario.arrive_many([1, 2, 3], 0.0)
+    scenario.tell(ShareChanged("llama", 0.5), 1.0)
+    assert {1, 2, 3} == set(scenario.running)
+    assert [4] == held(scenario.arrive(4, 1.1))
+    assert [] == dispatched(scenario.end(1, 1.2))
+    assert [(4, "a")] == dispatched(scenario.end(2, 1.3))
+
+
+def test_a_larger_share_starts_waiters_at_once(begin: Begin) -> None:
+    """Room that a share brings is used in the same call."""
+    scenario = begin(pool_settings(max_inflight_requests=4))
+    scenario.tell(ShareChanged("llama", 0.25), 0.0)
+    scenario.arrive_many([1, 2, 3], 0.0, class_name="batch")
+    assert [(2, "a"), (3, "a")] == dispatched(scenario.tell(ShareChanged("llama", 1.0), 1.0))
+
+
+@pytest.mark.parametrize("share", [-0.5, 1.5, math.inf])
+def test_a_share_is_a_part(begin: Begin, share: float) -> None:
+    """Nonsense from a store is cut to between nothing and everything."""
+    scenario = begin(pool_settings(max_inflight_requests=4))
+    scenario.tell(ShareChanged("llama", share), 0.0)
+    assert (4 if share > 1 else 0) == scenario.endpoint_view().request_limit
+
+
+def test_a_share_that_halves_the_cache_does_not_strand_a_big_waiter(begin: Begin) -> None:
+    """What was priced for the whole cache runs alone in the half that is left, and is never booked above it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0, prompt_tokens=300, max_output_tokens=5000)
+    scenario.tell(ShareChanged("llama", 0.5), 0.5)
+    assert [(2, "a")] == dispatched(scenario.end(1, 1.0))
+    assert 500 == scenario.endpoint_view().kv_tokens
+
+
+def test_a_waiter_priced_for_a_larger_endpoint_runs_on_the_one_that_is_left(begin: Begin) -> None:
+    """When the endpoint with the larger cache is removed, what would have filled that fills the smaller one alone."""
+    scenario = begin(endpoints=("small", "big"), up=False)
+    small, big = EndpointId("small"), EndpointId("big")
+    scenario.tell(Described(small, replace(VLLM, kv_tokens=500)), 0.0)
+    scenario.tell(Described(big, replace(VLLM, kv_tokens=1000)), 0.0)
+    scenario.arrive_many([1, 2], 0.0, prompt_tokens=300, max_output_tokens=100)
+    assert [3] == held(scenario.arrive(3, 0.1, prompt_tokens=300, max_output_tokens=5000, class_name="batch"))
+    scenario.tell(EndpointsChanged("llama", (small,)), 1.0)
+    assert [(3, "small")] == dispatched(scenario.end(1, 2.0))
+    assert 500 == scenario.endpoint_view("small").kv_tokens
+
+
+def test_draining_refuses_arrivals_and_finishes_the_rest(begin: Begin) -> None:
+    """On shutdown arrivals get 503, waiters may start until the given time, streams run on."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2, 3], 0.0, class_name="batch")
+    assert [] == scenario.tell(DrainStarted(10.0), 1.0)
+    assert scenario.controller.snapshot().draining
+    assert [(4, Outcome.DRAINING)] == turned_away(scenario.arrive(4, 1.5))
+    assert [(2, "a")] == dispatched(scenario.end(1, 2.0))
+    scenario.progress("a", 9.0, 2)
+    effects = scenario.run_until(10.0)
+    assert [(3, Outcome.DRAINING)] == turned_away(effects)
+    assert all(e.refusal.retry_after_s is not None for e in effects if isinstance(e, Evict))
+    assert {2: "a"} == scenario.running
+
+
+def test_draining_prolongs_no_wait(begin: Begin) -> None:
+    """Whose budget ends before the shutdown does is told so at its own time and with its own reason."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2], 0.0)
+    scenario.tell(DrainStarted(30.0), 1.0)
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(5.0))
+
+
+def test_a_second_wait_ends_with_the_drain(begin: Begin) -> None:
+    """A request whose attempt fails during shutdown waits no longer than the others may."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive_many([1, 2], 0.0)
+    scenario.tell(DrainStarted(3.0), 1.0)
+    fail(scenario, 1, "a", 2.0)
+    scenario.progress("b", 2.5, 2)
+    assert [(1, Outcome.DRAINING)] == turned_away(scenario.run_until(3.0))
+
+
+def two_pools() -> Settings:
+    """Settings with a pool beside the usual one."""
+    return Settings(pools=(ONE_PLACE, replace(ONE_PLACE, name="other")))
+
+
+def test_pools_do_not_share_room(begin: Begin) -> None:
+    """A full pool takes nothing from another."""
+    scenario = begin(settings=two_pools())
+    scenario.tell(EndpointsChanged("other", (B,)), 0.0)
+    scenario.tell(Described(B, VLLM), 0.0)
+    scenario.arrive_many([1, 2], 0.0)
+    assert [(3, "b")] == dispatched(scenario.arrive(3, 0.1, pool="other"))
+
+
+def test_new_settings_take_effect_at_once(begin: Begin) -> None:
+    """A limit that is raised starts waiters in the same call; books and queues stay."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2, 3], 0.0)
+    changed = settings_for(pool_settings(max_inflight_requests=2))
+    assert [(2, "a")] == dispatched(scenario.reconfigure(changed, 1.0))
+    assert (2, 1) == (len(scenario.running), scenario.pool_view().waiting_requests)
+
+
+@pytest.mark.parametrize("where", ["waiting", "running"])
+def test_a_pool_with_requests_cannot_be_taken_away(begin: Begin, where: str) -> None:
+    """Refused with a reason, and nothing was changed; once they have ended it can."""
+    scenario = begin(settings=two_pools())
+    scenario.tell(EndpointsChanged("other", (B,)), 0.0)
+    if where == "running":
+        scenario.tell(Described(B, VLLM), 0.0)
+    scenario.arrive(1, 0.1, pool="other")
+    before = scenario.controller.snapshot()
+    with pytest.raises(ConfigRefused, match="'other'"):
+        scenario.reconfigure(settings_for(pool_settings(max_inflight_requests=99)), 0.1)
+    assert before == scenario.controller.snapshot()
+    assert 1 == scenario.endpoint_view("a").request_limit
+    scenario.leave(1, 0.2) if where == "waiting" else scenario.end(1, 0.2)
+    scenario.reconfigure(settings_for(ONE_PLACE), 0.3)
+    assert ["llama"] == [pool.name for pool in scenario.controller.snapshot().pools]
+    with pytest.raises(MisuseError):
+        scenario.controller.handle(Arrived(demand(2, pool="other")), 0.4)
+
+
+def test_a_pool_can_go_while_its_engine_still_drains(begin: Begin) -> None:
+    """What a client abandoned there lingers on; when its time comes the pool is gone, and that is no error."""
+    scenario = begin(settings=two_pools())
+    scenario.tell(EndpointsChanged("other", (B,)), 0.0)
+    scenario.tell(Described(B, VLLM), 0.0)
+    scenario.arrive(1, 0.1, pool="other")
+    scenario.leave(1, 0.2)
+    scenario.reconfigure(settings_for(ONE_PLACE), 0.3)
+    assert [] == scenario.run_until(10.0)
+
+
+def test_a_pool_that_comes_with_new_settings_works(begin: Begin) -> None:
+    """It starts empty, and serves as soon as it has an endpoint."""
+    scenario = begin(settings=settings_for(ONE_PLACE))
+    scenario.reconfigure(two_pools(), 1.0)
+    assert [(1, Outcome.NO_ENDPOINTS)] == turned_away(scenario.arrive(1, 1.0, pool="other"))
+    scenario.tell(EndpointsChanged("other", (B,)), 2.0)
+    scenario.tell(Described(B, VLLM), 2.0)
+    assert [(2, "b")] == dispatched(scenario.arrive(2, 2.0, pool="other"))
+
+
+def test_the_ranks_cannot_be_changed_while_running(begin: Begin) -> None:
+    """Adding, removing or reordering classes is refused; changing one is not."""
+    scenario = begin()
+    settings = settings_for(ONE_PLACE)
+    for classes in (settings.classes[:2], tuple(reversed(settings.classes))):
+        with pytest.raises(ConfigRefused):
+            scenario.reconfigure(replace(settings, classes=classes), 1.0)
+    scenario.reconfigure(with_class("standard", settings, wait_budget_s=2.0), 1.0)
+    scenario.arrive_many([1, 2], 2.0)
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(4.0))
+
+
+# Learning
+
+
+def serve(scenario: Scenario, turns: int, *, first: int, start: float, took_s: float) -> float:
+    """One place, three waiters: in each turn one ends after `took_s` and another arrives. The time after it."""
+    now = start
+    for turn in range(turns):
+        now = start + took_s * (turn + 1)
+        scenario.run_until(now)
+        scenario.first_token(next(iter(scenario.running)), now)
+        scenario.end(next(iter(scenario.running)), now)
+        scenario.arrive(first + turn, now, class_name="batch")
+    return now
+
+
+def test_learning_ends_with_evidence(begin: Begin) -> None:
+    """Once speed is known and predictions have proved right, a pool without a profile refuses who cannot be in time."""
+    scenario = begin(LEARNING)
+    scenario.arrive_many(range(1, 5), 0.0, class_name="batch")
+    assert scenario.pool_view().learning
+    now = serve(scenario, 200, first=100, start=0.0, took_s=0.5)
+    assert not scenario.pool_view().learning
+    effects = scenario.arrive_many(range(1000, 1020), now)
+    assert pytest.approx(10, abs=2) == len(held(effects))
+    assert {Outcome.DEADLINE_UNREACHABLE} == {outcome for _, outcome in turned_away(effects)}
+
+
+def test_a_learning_pool_holds_what_it_would_refuse(begin: Begin) -> None:
+    """However long the predicted wait is, only a measured wait over the budget turns anybody away."""
+    scenario = begin(LEARNING)
+    effects = scenario.arrive_many(range(1, 2001), 0.0)
+    assert [] == turned_away(effects)
+    records = [effect.record for effect in effects if isinstance(effect, Hold)]
+    assert records[-1].predicted_wait_s > 5.0
+    assert records[-1].learning
+    assert {Outcome.QUEUE_TIMEOUT} == {outcome for _, outcome in turned_away(scenario.run_until(5.0))}
+
+
+def test_the_speed_of_an_engine_is_learned_from_what_it_drains(begin: Begin) -> None:
+    """An engine that takes two seconds for each second of reference work, one at a time, has a speed of a half."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many(range(1, 5), 0.0, class_name="batch")
+    now = 0.0
+    for turn in range(30):
+        now += 2.0
+        running = next(iter(scenario.running))
+        scenario.progress("a", now - 0.1, running)
+        usage = Usage(prompt_tokens=100, output_tokens=99)
+        scenario.tell(Ended(TicketId(running), Outcome.COMPLETED, usage), now)
+        scenario.arrive(100 + turn, now, class_name="batch")
+    assert pytest.approx(0.5, rel=0.05) == scenario.endpoint_view().speed
+
+
+# The contract
+
+
+def test_time_cannot_go_back(begin: Begin) -> None:
+    """However the machine is driven, an earlier time than the last is the caller's mistake, and changes nothing."""
+    scenario = begin()
+    scenario.arrive(1, 5.0)
+    before = scenario.controller.snapshot()
+    calls: list[Callable[[], object]] = [
+        lambda: scenario.controller.handle(Arrived(demand(2)), 4.999),
+        lambda: scenario.controller.wake(4.999),
+        lambda: scenario.controller.reconfigure(settings_for(), 4.999),
+    ]
+    for call in calls:
+        with pytest.raises(MisuseError, match="time went back"):
+            call()
+    assert before == scenario.controller.snapshot()
+    assert [] == scenario.wake(5.0)
+
+
+@pytest.mark.parametrize("wrong", [{"pool": "nowhere"}, {"class_name": "nobody"}], ids=str)
+def test_an_arrival_for_what_is_not_configured_is_misuse(begin: Begin, wrong: dict[str, str]) -> None:
+    """The gateway resolves pool and class: one that does not exist is its mistake, and leaves no ticket behind."""
+    scenario = begin()
+    with pytest.raises(MisuseError, match="is configured"):
+        scenario.controller.handle(Arrived(demand(1, **wrong)), 1.0)
+    assert 0 == scenario.controller.snapshot().tickets
+
+
+def test_a_ticket_in_use_cannot_come_again(begin: Begin) -> None:
+    """Each request has a number of its own, whether the other runs or waits."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2], 0.0)
+    for number in (1, 2):
+        with pytest.raises(MisuseError, match="in use"):
+            scenario.controller.handle(Arrived(demand(number)), 0.0)
+
+
+@pytest.mark.parametrize(
+    "event", [EndpointsChanged("nowhere", (A,)), ShareChanged("nowhere", 0.5)], ids=lambda e: type(e).__name__
+)
+def test_news_of_a_pool_that_is_not_configured_is_misuse(begin: Begin, event: Event) -> None:
+    """Pools come and go by `reconfigure` alone."""
+    scenario = begin()
+    with pytest.raises(MisuseError, match="nowhere"):
+        scenario.controller.handle(event, 1.0)
+
+
+def test_an_endpoint_belongs_to_one_pool(begin: Begin) -> None:
+    """Listing it in a second pool is refused whole: nothing of that list is taken in."""
+    scenario = begin(settings=two_pools())
+    with pytest.raises(MisuseError, match="belongs to pool"):
+        scenario.controller.handle(EndpointsChanged("other", (B, A)), 1.0)
+    assert () == scenario.controller.snapshot().pools[1].endpoints
+
+
+def test_an_idle_machine_wants_no_wake_up(begin: Begin) -> None:
+    """With nothing in flight and nothing waiting no timer is armed, and a wake-up does nothing."""
+    scenario = begin()
+    assert scenario.controller.next_deadline() is None
+    assert [] == scenario.wake(100.0)
+    assert scenario.controller.next_deadline() is None
+
+
+def test_late_events_about_ended_tickets_are_ignored(begin: Begin) -> None:
+    """Whatever a network says of a request after its end, the books and the settlement stay as they are."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.end(1, 1.0)
+    before = scenario.controller.snapshot()
+    late: list[Event] = [
+        FirstTokenCame(TicketId(1)),
+        Ended(TicketId(1), Outcome.COMPLETED),
+        AttemptFailed(TicketId(1), A, Failure.CLOSED),
+    ]
+    for event in late:
+        assert [] == scenario.tell(event, 1.0)
+    scenario.progress("a", 1.0, 1)
+    assert [] == scenario.leave(1, 1.0)
+    assert before == scenario.controller.snapshot()
+
+
+def test_late_events_about_waiting_tickets_are_ignored(begin: Begin) -> None:
+    """A request that waits, again or still, has no first token and no end."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive_many([1, 2, 3], 0.0)
+    fail(scenario, 1, "a", 1.0)
+    for number in (1, 3):
+        assert [] == scenario.first_token(number, 1.5)
+        assert [] == scenario.end(number, 1.5)
+    assert {1, 3} == set(scenario.waiting)
+
+
+def test_every_effect_of_a_call_has_the_time_of_the_call(begin: Begin) -> None:
+    """One call reads one `now`: a chain of effects does not straddle two."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive_many([1, 2], 0.0)
+    settle, dispatch = scenario.end(1, 1.25)
+    assert isinstance(settle, Settle)
+    assert isinstance(dispatch, Dispatch)
+    assert (1.25, 1.25) == (settle.settlement.at_s, dispatch.record.at_s)
+
+
+def test_the_same_events_give_the_same_effects() -> None:
+    """There is no randomness: two machines fed alike say the same, word for word."""
+
+    def run() -> list[object]:
+        controller = Controller(settings_for(pool_settings(max_inflight_requests=2, max_gpu_s=8.0)), 0.0)
+        said: list[object] = []
+        events: list[Event] = [
+            EndpointsChanged("llama", (A, B)),
+            Sampled(A, reading(0.0)),
+            Described(B, VLLM),
+        ]
+        events += [Arrived(demand(number, class_name="batch")) for number in range(20)]
+        events += [AttemptFailed(TicketId(1), B, Failure.CLOSED), Ended(TicketId(0), Outcome.COMPLETED)]
+        for index, event in enumerate(events):
+            said += controller.handle(event, 0.1 * index)
+        for now in (5.0, 10.0, 70.0, 200.0):
+            said += controller.wake(now)
+        return said
+
+    first = run()
+    assert first == run()
+    assert 20 == len([effect for effect in first if isinstance(effect, Settle)])

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Console
+
+from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES as CLASSES
+from forebay.cli.demo import class_table, summary_table, verdict
+from forebay.load.felt import End, Felt, Report, summarise
+from forebay.runtime.demo import ArmResult, DemoPlan, DemoResult
+
+GOOD = Felt(
+    *("realtime", 1.0, True, End.COMPLETED, 2.0),
+    first_token_s=0.5,
+    last_token_s=2.0,
+    output_tokens=31,
+    status=200,
+)
+LATE = replace(GOOD, first_token_s=1.9)
+REFUSED = Felt("realtime", 1.0, True, End.REFUSED, 0.01, status=429, retry_after_s=2.0)
+
+
+def report(*felt: Felt, preemptions: int = 0) -> Report:
+    """What these requests amount to in ten seconds."""
+    return summarise(felt, CLASSES, duration_s=10, preemptions=preemptions)
+
+
+def result(direct: Report, forebay: Report, *, late_s: float = 0.0) -> DemoResult:
+    """A finished demo."""
+    return DemoResult(DemoPlan(seconds_s=10), ArmResult(direct, late_s), ArmResult(forebay, late_s))
+
+
+def shown(what: object) -> str:
+    """As it appears on a narrow terminal."""
+    console = Console(width=80, highlight=False)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+def test_the_tables_fit_a_narrow_terminal() -> None:
+    """In 80 columns no figure is cut short."""
+    slow = replace(GOOD, end=End.UNANSWERED, first_token_s=None, duration_s=123.46)
+    nearly = replace(slow, duration_s=9.99)
+    done = result(report(slow, slow), report(GOOD, REFUSED))
+
+    assert "123.5 / 123.5 s" in shown(class_table(done))
+    assert "9.99 / 9.99 s" in shown(class_table(result(report(nearly), report(nearly))))
+    assert "…" not in shown(class_table(done))
+    assert "thrown out of engine memory" in shown(summary_table(done))
+
+
+def test_the_verdict_gives_the_gain_in_words() -> None:
+    """A clear gain is stated as a factor and as shares of all requests."""
+    said = verdict(result(report(GOOD, LATE, LATE, LATE), report(GOOD, GOOD, LATE, LATE)))
+
+    assert said.startswith(
+        "With Forebay 2.0 times as many: 50% of all requests were on time, and 25% without it."
+    )
+
+
+def test_the_verdict_does_not_divide_by_nothing() -> None:
+    """If nothing was on time without Forebay, there is no factor to state."""
+    assert "times" not in verdict(result(report(LATE), report(GOOD)))
+    assert verdict(result(report(LATE), report(GOOD))).startswith("Only with Forebay")
+    assert verdict(result(report(LATE), report(LATE))).startswith("No clear difference")
+
+
+def test_the_verdict_says_when_it_was_of_no_use() -> None:
+    """No difference and a worse result are stated as such."""
+    assert verdict(result(report(GOOD), report(GOOD))).startswith("No clear difference")
+    assert verdict(result(report(GOOD, GOOD), report(GOOD, LATE))).startswith("Forebay did worse")
+
+
+def test_the_verdict_tells_refusals_without_advice_apart() -> None:
+    """It says whether every refused request was told when to come back."""
+    silent = replace(REFUSED, retry_after_s=None)
+
+    assert "each was told" in verdict(result(report(LATE), report(GOOD, REFUSED)))
+    assert "only 1 were told" in verdict(result(report(LATE), report(GOOD, REFUSED, silent)))
+
+
+def test_the_verdict_doubts_a_run_on_a_busy_machine() -> None:
+    """Engines that fell behind, or clients that sent late, make the figures doubtful."""
+    late = replace(GOOD, late_s=0.5)
+
+    assert "engines fell 3.0 s behind" in verdict(result(report(LATE), report(GOOD), late_s=3.0))
+    assert "sent 0.5 s late" in verdict(result(report(LATE), report(late)))
+
+
+def test_the_verdict_names_preemptions() -> None:
+    """Work that the engines did twice is part of the story."""
+    said = verdict(result(report(LATE, preemptions=40), report(GOOD)))
+
+    assert "40 times" in said
+    assert "behind Forebay 0 times" in said

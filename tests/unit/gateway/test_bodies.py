@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from forebay.gateway.bodies import BodyRoom
+
+
+def test_room_is_taken_and_given_back() -> None:
+    """What fits is taken, what does not is refused, and what was taken can be given back."""
+    room = BodyRoom(100)
+    assert room.reserve(60)
+    assert not room.reserve(41)
+    assert room.left_bytes() == 40
+    room.add(50)
+    assert room.left_bytes() == 0
+    room.remove(60)
+    assert room.reserve(50)
+    room.remove(50)
+    room.remove(50)
+    assert room.taken_bytes == 0
+
+
+def test_more_is_never_given_back_than_was_taken() -> None:
+    """The account cannot go below zero."""
+    with pytest.raises(AssertionError):
+        BodyRoom(100).remove(1)
+
+
+def test_comebacks_are_spread() -> None:
+    """Those who found no room are told different times, from 1 s upwards."""
+    room = BodyRoom(1)
+    told = [room.promise_s() for _ in range(10)]
+    assert len(set(told)) == 10
+    assert all(1.0 <= seconds <= 1.3 for seconds in told)

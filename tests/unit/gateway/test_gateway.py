@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from forebay.admission.model import TicketId
+from forebay.gateway.ports import GatewaySettings, PoolView, Serving
+from tests.unit.gateway.doubles import POOL, Desk, ScriptedExchange, chat_body
+
+
+def test_ids_are_one_of_a_kind() -> None:
+    """Ids of two gateways differ, and an id holds its ticket."""
+    first, second = Desk().gateway, Desk().gateway
+    assert first.own_id(TicketId(255)).endswith(b"-ff")
+    assert first.own_id(TicketId(1)) != second.own_id(TicketId(1))
+
+
+def test_a_new_view_is_used_from_the_next_request_on() -> None:
+    """When the directory has another view, models and classes are looked up in it."""
+    desk = Desk()
+    assert desk.request(chat_body(model="new")).status == 404
+    desk.directory.serving = replace(desk.directory.serving, pools=(replace(POOL, models=("new",)),))
+    assert desk.request(chat_body(model="new")).status is None
+    assert len(desk.core.events) == 1
+
+
+def test_draining_takes_nothing_new() -> None:
+    """While draining, inference is refused before its body is read; lists and probes go on."""
+    desk = Desk()
+    desk.directory.serving = replace(desk.directory.serving, draining=True)
+    exchange = desk.request()
+    assert (503, "draining", None) == (exchange.status, exchange.error()["code"], exchange.arrive)
+    assert 1 <= int(exchange.headers[b"retry-after"]) <= 2
+    health = ScriptedExchange(b"", path="/healthz")
+    health.head.method = b"GET"
+    desk.gateway.on_request(health)
+    assert health.status == 200
+
+
+def test_settings_are_taken_over_live() -> None:
+    """New bounds count from the next request on; what is taken stays taken."""
+    desk = Desk()
+    desk.gateway.reconfigure(GatewaySettings(max_body_bytes=10, max_waiting_bytes=5))
+    assert desk.request(b"x" * 11).status == 413
+    assert desk.request(b"x" * 6).status == 413
+    assert desk.bodies.limit_bytes == 5
+
+
+def test_protocol_errors_have_the_apis_shape() -> None:
+    """What the HTTP layer refuses is told in the same shape as everything else, and counted."""
+    desk = Desk()
+    headers, body = desk.gateway.protocol_error(431, "head_too_large", "the head is longer than 65536 bytes")
+    error = json.loads(body)["error"]
+    assert ("head_too_large", "The head is longer than 65536 bytes.") == (error["code"], error["message"])
+    assert (b"content-type", b"application/json") in headers
+    assert desk.gateway.early_answers == {"head_too_large": 1}
+
+
+def test_nothing_is_configured_yet() -> None:
+    """Without a pool a request is told that no model is served."""
+    desk = Desk()
+    desk.directory.serving = Serving(())
+    assert desk.request().status == 404
+    assert desk.request(chat_body(model=None)).status == 400
+
+
+def test_engine_defaults_of_completions_are_known() -> None:
+    """/v1/completions without a limit is costed by what the engine generates then."""
+    desk = Desk()
+    for engine, limit in (("vllm", 16), ("llamacpp", None)):
+        desk.directory.serving = Serving((replace(POOL, engine=engine),))
+        exchange = ScriptedExchange(b'{"model":"m","prompt":"x"}', path="/v1/completions")
+        desk.gateway.on_request(exchange)
+        assert desk.core.events[-1].demand.max_output_tokens == limit  # type: ignore[union-attr]
+
+
+def test_one_pool_without_names_takes_any() -> None:
+    """A pool that has not said what it serves is sent what comes."""
+    desk = Desk()
+    desk.directory.serving = Serving((PoolView("p"),))
+    assert desk.request(chat_body(model="whatever")).status is None

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forebay.admission.model import EndpointId
+from forebay.gateway.ports import EndpointView, GatewaySettings, PoolView, Serving
+from forebay.gateway.upstreams import Upstreams
+
+VIEW = EndpointView(EndpointId("e"), "127.0.0.1", 8000, base_path="/prefix")
+
+
+def serving(*views: EndpointView) -> Serving:
+    """These endpoints in one pool."""
+    return Serving((PoolView("p", views),))
+
+
+def test_heads_are_built_for_the_endpoint() -> None:
+    """A request head has the endpoint's path prefix and host, and one length."""
+    upstreams = Upstreams(GatewaySettings())
+    upstreams.update(serving(VIEW, EndpointView(EndpointId("six"), "::1", 80)))
+    target, six = upstreams.get(EndpointId("e")), upstreams.get(EndpointId("six"))
+    assert target is not None
+    assert six is not None
+    assert target.post_head(b"/v1/x", b"a: b\r\n", 3) == (
+        b"POST /prefix/v1/x HTTP/1.1\r\nhost: 127.0.0.1:8000\r\na: b\r\ncontent-length: 3\r\n\r\n"
+    )
+    assert six.get_head(b"/v", b"") == b"GET /v HTTP/1.1\r\nhost: [::1]:80\r\n\r\n"
+
+
+def test_known_endpoints_keep_their_connections() -> None:
+    """A new view of the same address keeps the pool; another address gets a new one; what is gone is forgotten."""
+    upstreams = Upstreams(GatewaySettings())
+    upstreams.update(serving(VIEW))
+    first = upstreams.get(VIEW.id)
+    assert first is not None
+    upstreams.update(serving(replace(VIEW, reuse_after_stream=False)))
+    assert upstreams.get(VIEW.id) is first
+    assert not first.view.reuse_after_stream
+    upstreams.update(serving(replace(VIEW, port=8001)))
+    moved = upstreams.get(VIEW.id)
+    assert moved is not None
+    assert moved is not first
+    upstreams.update(serving())
+    assert upstreams.get(VIEW.id) is None
