@@ -137,9 +137,11 @@ class Controller:
             raise ConfigRefused("classes cannot be added, removed or reordered while running")
         self._settings = self._life.settings = settings
         self._classes = classes
+        self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:
-            for endpoint in self._pools.pop(name).endpoints:
-                self._home.pop(endpoint, None)
+            for endpoint in self._pools.pop(name).endpoints.values():
+                self._home.pop(endpoint.id, None)
+                endpoint.draining.clear()
             del self._life.ledger.pools[name]
         for name, pool_settings in names.items():
             if name in self._pools:
@@ -192,6 +194,11 @@ class Controller:
 
     def _limit_wait(self, ticket: Ticket, budget_s: float, now: float) -> None:
         """Set the end of a wait that begins now."""
+        hold_s = ticket.pool.settings.hold_without_endpoints_s
+        if hold_s > budget_s > 0 and not ticket.pool.has_up() and ticket.demand.first_token_by_s is None:
+            budget_s = (
+                hold_s  # scale from zero: the operator gives engines longer to come than work may queue
+            )
         ticket.wait_until_s = now + budget_s
         if ticket.demand.patience_until_s is not None:
             ticket.wait_until_s = min(ticket.wait_until_s, max(ticket.demand.patience_until_s, now))
@@ -211,11 +218,19 @@ class Controller:
             outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
         elif not ticket.pool.has_up():
             outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
+        reserved = ticket.pool.reserved
+        held_up_others = reserved is not None and reserved.reserved_for == ticket.demand.ticket
         waited = now - ticket.queued_s
         check = Check("waited", waited, ticket.wait_until_s - ticket.queued_s, False)
         self._life.evict(ticket, outcome, now, check, detail)
+        if held_up_others:
+            self._fill(ticket.pool, now)
 
     def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:
+        since = ticket.pool.absent_since_s
+        grace = max(self._settings.connect_timeout_s, ticket.pool.settings.hold_without_endpoints_s)
+        if since is not None and now < since + grace:
+            return  # set in an earlier absence
         if ticket.phase is Phase.WAITING and not ticket.pool.has_up():
             check = Check("endpoints_up", 0, None, False)
             self._life.evict(
@@ -241,6 +256,9 @@ class Controller:
             last = endpoint.step_gap_s
             endpoint.step_gap_s = event.mean_gap_s if last is None else last + 0.1 * (event.mean_gap_s - last)
         endpoint.show_life(now)
+        self._watch.arm(endpoint, pool, now)
+        if pool.absent_since_s is not None:
+            self._check_absence(pool, now)
         endpoint.meter.observe(now, saturated=pool.books.waiting.requests > 0)
         self._fill(pool, now)
 
@@ -283,6 +301,14 @@ class Controller:
         else:
             self._count_failure(endpoint, now)
         ticket.tried.add(endpoint.id)
+        if ticket.first_token_s is not None:
+            # Something was relayed: a second attempt would say it twice.
+            detail = f"The engine failed in mid-answer ({event.failure.value})."
+            self._life.give_up(
+                ticket, Outcome.UPSTREAM_INTERRUPTED, now, detail, engine_goes_on=event.engine_goes_on
+            )
+            self._after_leaving(endpoint, ticket.pool, now)
+            return
         detail = f"The engine failed before its first token ({event.failure.value})."
         self._place_again(
             ticket,
@@ -304,7 +330,8 @@ class Controller:
             self._life.give_up(ticket, outcome, now, detail, engine_goes_on=engine_goes_on)
             return
         self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
-        self._limit_wait(ticket, ticket.settings.wait_budget_s, now)
+        left = ticket.settings.wait_budget_s - ticket.waited_s
+        self._limit_wait(ticket, min(left, wait_budget_s(ticket, now)), now)
         # At once if there is room, and then nobody of its class is before it.
         self._fill(ticket.pool, now)
 
@@ -318,6 +345,7 @@ class Controller:
         endpoint.come_up(now)
         self._watch.settle_draining(endpoint, event.sample)
         self._watch.try_again(endpoint)
+        self._watch.arm(endpoint, pool, now)
         self._check_absence(pool, now)
         self._fill(pool, now)
 
@@ -349,10 +377,11 @@ class Controller:
         pool = self._pools.get(event.pool)
         if pool is None:
             raise MisuseError(f"no pool {event.pool!r} is configured")
-        for order, endpoint_id in enumerate(event.endpoints):
+        for endpoint_id in event.endpoints:
             home = self._home.get(endpoint_id)
             if home is not None and home is not pool:
                 raise MisuseError(f"endpoint {endpoint_id} belongs to pool {home.settings.name!r} already")
+        for order, endpoint_id in enumerate(event.endpoints):
             known = pool.endpoints.get(endpoint_id)
             if known is None:
                 self._home[endpoint_id] = pool
@@ -367,6 +396,7 @@ class Controller:
         for endpoint in list(pool.endpoints.values()):
             self._forget_if_removed(endpoint, pool)
         pool.find_limits()
+        self._life.cost_again(pool)
         self._check_absence(pool, now)
         self._fill(pool, now)
 
@@ -394,6 +424,9 @@ class Controller:
         open_now = [e for e in pool.endpoints.values() if e.is_open(now)]
         if not open_now or not pool.has_place():
             return
+        if pool.reserved is not None and not pool.reserved.is_up:
+            pool.reserved.reserved_for = None
+            pool.reserved = None
         blocked: Ticket | None = None
         for ticket in list(pool.queues.in_order(per_class=SCANNED_PER_CLASS)):
             endpoint = place(ticket, open_now, now)

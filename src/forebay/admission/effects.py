@@ -27,7 +27,10 @@ class Dispatch:
 
 @record
 class Hold:
-    """Keep the request waiting. Nothing is to be sent to the client yet."""
+    """Keep the request waiting. Nothing is to be sent to the client yet.
+
+    Of a request that was dispatched: give up the attempt, if it is still open.
+    """
 
     ticket: TicketId
     record: DecisionRecord

@@ -128,14 +128,17 @@ class Endpoint:
 
     def find_kv_limit(self) -> None:
         """Work out `kv_limit` anew: the settings, the engine or the share have changed."""
+        self.kv_limit = self.kv_limit_at(self.share)
+
+    def kv_limit_at(self, share: float) -> int | None:
+        """KV tokens that might be booked with this share of the endpoint; None if nobody knows the capacity."""
         settings = self.pool_settings
         if settings.max_inflight_tokens is not None:
-            self.kv_limit = int(settings.max_inflight_tokens * self.share)
-            return
+            return int(settings.max_inflight_tokens * share)
         capacity = self.info.kv_tokens
         if capacity is None and settings.law is not None:
             capacity = settings.law.kv_tokens
-        self.kv_limit = None if capacity is None else int(capacity * settings.headroom * self.share)
+        return None if capacity is None else int(capacity * settings.headroom * share)
 
     @property
     def request_limit(self) -> tuple[int, bool]:
@@ -188,9 +191,9 @@ class Endpoint:
     def can_ever_hold(self, ticket: Ticket) -> bool:
         """False if the prompt alone is beyond this engine's context window."""
         context = self.info.context_tokens
-        return (
-            context is None or ticket.demand.prompt_tokens is None or ticket.demand.prompt_tokens <= context
-        )
+        if context is None or ticket.cost.prompt_tokens <= context:
+            return True
+        return ticket.pool.surely_needs(ticket.demand) <= context
 
     def load_s(self) -> float:
         """Seconds of work held, at this endpoint's own speed: what least-load placement compares."""
@@ -231,6 +234,13 @@ class Endpoint:
         if self.state is not EndpointState.REMOVED:
             self.state = EndpointState.DOWN
         self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)
+
+    def silent_since_s(self) -> float:
+        """Since when silence counts: the last sign of life, or the dispatch of the first stream that could give one."""
+        if self.info.counts_while_running:
+            return self.last_life_s
+        first = min((t.dispatched_s for t in self.running.values() if t.demand.stream), default=0.0)
+        return max(self.last_life_s, first)
 
     def silence_limit_s(self) -> float | None:
         """How long it may be silent before it counts as stalled; None if silence proves nothing.

@@ -3,9 +3,9 @@
 The checks run in one fixed order; all that apply are made and recorded, the first that fails decides, and
 nothing is booked here:
 
-    endpoints → size → waiting bytes → pool's GPU-seconds → (room now?) → predicted wait → class and pool bounds
+    endpoints → size → pool's GPU-seconds → (room now?) → waiting bytes → predicted wait → class and pool bounds
 
-A request that can start at once skips the last two: they bound waiting, and it does not wait. While the pool
+A request that can start at once skips the last three: they bound waiting, and it does not wait. While the pool
 is learning, a predicted wait is recorded but refuses nobody.
 """
 
@@ -92,14 +92,14 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         verdict.check(
             "kv_cache",
             needs,
-            pool.kv_limit,
+            pool.kv_capacity,
             Outcome.REQUEST_TOO_LARGE,
             "The prompt does not fit the engine's KV cache.",
         )
     verdict.check(
         "request_gpu_seconds",
         pool.settings.to_gpu_s(ticket.cost.work_us),
-        _gpu_s(pool, pool.max_work_us()),
+        _gpu_s(pool, pool.max_work_us(1.0)),
         Outcome.REQUEST_TOO_LARGE,
         "The request alone is above the pool's bound on work.",
     )
@@ -145,7 +145,9 @@ def _check_waiting(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: S
     )
     verdict.check(
         "class_queue_gpu_seconds",
-        pool.settings.to_gpu_s(waiting.work_us),
+        pool.settings.to_gpu_s(
+            waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
+        ),
         _gpu_s(pool, pool.max_class_work_us(own)),
         Outcome.QUEUE_FULL,
         f"Class {own.name!r} has as much work waiting as it may.",

@@ -136,9 +136,8 @@ class OutputLengths:
         cap = max(1, min(limit, room) if limit is not None else room)
         histogram = self._by_class.get(class_name)
         if histogram is None or not histogram.observations:
-            return min(cap, PRIOR_OUTPUT_TOKENS), min(
-                cap, limit if limit is not None else 2 * PRIOR_OUTPUT_TOKENS
-            )
+            reserve = cap if limit is not None else min(cap, 2 * PRIOR_OUTPUT_TOKENS)
+            return min(cap, PRIOR_OUTPUT_TOKENS), reserve
         mean, reserve = histogram.summary(cap)
         if histogram.observations < TRUSTED_AFTER:
             reserve = max(reserve, min(cap, limit if limit is not None else 2 * PRIOR_OUTPUT_TOKENS))

@@ -15,7 +15,7 @@ from forebay.admission import cost
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import DrainingBooking, Endpoint
 from forebay.admission.errors import invariant
-from forebay.admission.gate import Verdict
+from forebay.admission.gate import Verdict, wait_budget_s
 from forebay.admission.ledger import Ledger, booking_for
 from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
@@ -75,7 +75,8 @@ class Lifecycle:
         demand = ticket.demand
         if ticket.phase is Phase.WAITING:
             self._leave_queue(ticket, now)
-            ticket.pool.learn_wait(ticket)
+            if not ticket.attempts and ticket.predicted_wait_s:
+                ticket.pool.learn_wait(ticket)
         self._move(ticket, ticket.phase, Phase.RUNNING)
         self.tickets[demand.ticket] = ticket
         ticket.endpoint = endpoint
@@ -98,6 +99,8 @@ class Lifecycle:
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
         self._move(ticket, Phase.RUNNING, Phase.WAITING)
         ticket.queued_s = now
+        ticket.cost = ticket.pool.cost_of(ticket.demand)
+        ticket.booking = booking_for(ticket.demand, ticket.cost)
         self.ledger.wait(ticket.booking)
         ticket.pool.queues.add(ticket, front=True)
         verdict = Verdict(decided_by="attempt_failed", detail=detail)
@@ -133,6 +136,8 @@ class Lifecycle:
         """A dispatched request is over."""
         demand = ticket.demand
         output = usage.output_tokens if usage is not None else ticket.output_events
+        if usage is None and not output and outcome is Outcome.COMPLETED:
+            output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
         prompt = usage.prompt_tokens if usage is not None else ticket.cost.prompt_tokens
         cached = min(usage.cached_tokens, prompt) if usage is not None else 0
         true_us = cost.true_work_us(
@@ -221,17 +226,20 @@ class Lifecycle:
             self.ledger.release(ticket.booking, endpoint.id)
             return
         self.ledger.abandon(ticket.booking, endpoint.id)
-        endpoint.draining.append(DrainingBooking(ticket.booking, now, now + self._linger_s(ticket, endpoint)))
+        endpoint.draining.append(
+            DrainingBooking(ticket.booking, now, now + self._linger_s(ticket, endpoint, now))
+        )
 
-    def _linger_s(self, ticket: Ticket, endpoint: Endpoint) -> float:
+    def _linger_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
         """How long the engine may go on with a request whose client is gone."""
         if ticket.demand.stream or endpoint.info.aborts_unstreamed:
             return endpoint.info.linger_s
         gap = endpoint.step_gap_s
         if gap is None:
-            left = (ticket.cost.work_us - ticket.credited_us) / 1e6 / endpoint.meter.speed
+            whole = ticket.cost.work_us / 1e6 / endpoint.meter.speed
         else:
-            left = ticket.cost.output_tokens * gap - (ticket.last_byte_s - ticket.dispatched_s)
+            whole = ticket.cost.output_tokens * gap
+        left = ticket.dispatched_s + whole - now
         return min(max(left, endpoint.info.linger_s), LONGEST_LINGER_S)
 
     def _credit(self, ticket: Ticket, done_us: int, *, ended: bool = False) -> None:
@@ -267,7 +275,7 @@ class Lifecycle:
             cost_gpu_s=pool.settings.to_gpu_s(ticket.cost.work_us),
             kv_tokens=ticket.cost.kv_tokens,
             predicted_wait_s=ticket.predicted_wait_s,
-            wait_budget_s=ticket.settings.wait_budget_s,
+            wait_budget_s=wait_budget_s(ticket, ticket.arrived_s),
             waited_s=ticket.waited_s,
             position=ticket.position,
             endpoint=endpoint.id if action == "dispatch" and endpoint is not None else None,
@@ -295,7 +303,7 @@ class Lifecycle:
             whole_s = settings.ttft_s + settings.tpot_s * output_tokens
             in_time = ttft_s <= settings.ttft_s or not demand.stream
             met = in_time and duration_s <= (
-                ttft_s + settings.tpot_s * output_tokens if demand.stream else whole_s
+                ttft_s + settings.tpot_s * max(output_tokens - 1, 1) if demand.stream else whole_s
             )
         self.effects.append(
             Settle(

@@ -193,6 +193,7 @@ class DecisionRecord:
     kv_tokens: int
     predicted_wait_s: float
     wait_budget_s: float
+    """The class's budget or the client's stated deadline, the tighter, at arrival."""
     waited_s: float
     position: int
     """Requests ahead in its class when it arrived; 0 when it did not have to wait."""
@@ -227,7 +228,7 @@ class Settlement:
     endpoint: EndpointId | None
     """Where it ran last; None if it was never dispatched."""
     waited_s: float
-    """Arrival to (last) dispatch, or to the end if it was never dispatched."""
+    """Time spent in the queue: arrival to dispatch, and again after a failed attempt."""
     predicted_wait_s: float
     ttft_s: float | None
     """Arrival to first token; None if there was none."""

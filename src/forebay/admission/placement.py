@@ -19,6 +19,6 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
         if endpoint.id in ticket.tried or not endpoint.has_room(ticket, now):
             continue
         load = endpoint.load_s()
-        if best is None or load < best_load:
+        if best is None or (load, endpoint.order) < (best_load, best.order):
             best, best_load = endpoint, load
     return best

@@ -52,15 +52,20 @@ class Pool:
         """The largest context window of any endpoint; None if one of them does not say."""
         self.kv_limit: int | None = None
         """The largest KV room of any endpoint; None if one of them does not say."""
+        self.kv_capacity: int | None = None
+        """The same with the whole share: what a refusal for good may rest on."""
 
     def reconfigure(self, settings: PoolSettings, common: Settings) -> None:
         """Take new settings; what was learned stays."""
+        had_law = self.settings.law is not None
         self.settings = settings
         self.common = common
         self.law = settings.law or OPTIMISTIC_LAW
         if settings.law is not None:
-            # A configured profile counts as learned.
             self.learning = False
+        elif had_law:
+            self.learning = True
+            self._learning_may_end()
         for endpoint in self.endpoints.values():
             endpoint.pool_settings = settings
             endpoint.stale_after_s = common.stale_after_s
@@ -120,17 +125,20 @@ class Pool:
             endpoint.find_kv_limit()
         self.context_tokens = _largest([e.info.context_tokens for e in present])
         self.kv_limit = _largest([e.kv_limit for e in present])
+        self.kv_capacity = _largest([e.kv_limit_at(1.0) for e in present])
 
     def has_place(self) -> bool:
         """True if the cap over all endpoints allows one more request."""
         cap = self.settings.max_pool_requests
         return cap is None or self.books.in_flight.requests < int(cap * self.share)
 
-    def max_work_us(self) -> int | None:
-        """The bound on queued and running work, with headroom and this replica's share."""
+    def max_work_us(self, share: float | None = None) -> int | None:
+        """The bound on queued and running work, with headroom and this replica's share, or another."""
         bound = self.settings.max_gpu_s
-        return (
-            None if bound is None else self.settings.to_work_us(bound * self.settings.headroom * self.share)
+        if bound is None:
+            return None
+        return self.settings.to_work_us(
+            bound * self.settings.headroom * (self.share if share is None else share)
         )
 
     # What a request would cost

@@ -28,4 +28,5 @@ class RetryAfter:
         """Seconds to wait, `base_s` × 1.0 to 1.3, at least 1 and at most 60."""
         self._refusals += 1
         spread = 1.0 + SPREAD * (self._refusals * _GOLDEN % 1.0)
-        return min(max(min(base_s, LONGEST_S), SHORTEST_S) * spread, LONGEST_S)
+        # A base near the cap is drawn down, so that the cap does not gather everybody in its last second.
+        return max(min(base_s, LONGEST_S / (1.0 + SPREAD)), SHORTEST_S) * spread

@@ -84,7 +84,7 @@ class PoolSettings:
     max_gpu_s: float | None = None
     """Bound on queued and running work; None is unlimited."""
     headroom: float = 0.9
-    """Part of every capacity limit that is used (requests bound excepted)."""
+    """Part used of the engine's KV capacity and of `max_gpu_s`; limits given as counts are used as they are."""
     max_inflight_requests: int | None = None
     """Per endpoint; None means found."""
     max_inflight_tokens: int | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from forebay.admission.endpoints import DrainingBooking, Endpoint
+from forebay.admission.endpoints import STALLED_AFTER_S, DrainingBooking, Endpoint
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import EndpointState, EngineSample
 from forebay.admission.outcomes import Outcome
@@ -46,6 +46,9 @@ class Watch:
         self._timers = timers
         self._after_leaving = after_leaving
         self._place_again = place_again
+        self.shortest_s = STALLED_AFTER_S
+        """The shortest silence that can matter."""
+        self.reconfigure()
 
     def arm(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Call after a dispatch to, or a leave from, the endpoint."""
@@ -53,14 +56,26 @@ class Watch:
             if not draining.armed:
                 draining.armed = True
                 self._timers.at(draining.until_s, self._linger_over, (endpoint, pool, draining))
-        if endpoint.running and endpoint.watch_due_s is None:
+        if not endpoint.running:
+            return
+        if endpoint.watch_due_s is None:
             self._set(endpoint, now)
+            return
+        # What began since may fall silent sooner than what the time was set for: look again soon, and reckon anew.
+        soon = now + self.shortest_s
+        if soon < endpoint.watch_due_s:
+            endpoint.watch_due_s = soon
+            self._timers.at(soon, self._look, endpoint)
+
+    def reconfigure(self) -> None:
+        """The settings have changed."""
+        self.shortest_s = min(STALLED_AFTER_S, *(c.idle_stream_s for c in self._life.settings.classes))
 
     def _set(self, endpoint: Endpoint, now: float) -> None:
         due = min(ticket.last_byte_s + self._patience_s(ticket) for ticket in endpoint.running.values())
         silence = endpoint.silence_limit_s()
         if silence is not None and endpoint.state in MAY_STALL:
-            due = min(due, endpoint.last_life_s + silence)
+            due = min(due, endpoint.silent_since_s() + silence)
         endpoint.watch_due_s = max(due, now)
         self._timers.at(endpoint.watch_due_s, self._look, endpoint)
 
@@ -72,12 +87,14 @@ class Watch:
         )
 
     def _look(self, endpoint: Endpoint, now: float) -> None:
+        if endpoint.watch_due_s is None or now < endpoint.watch_due_s:
+            return  # set before an earlier look, which has reckoned anew
         endpoint.watch_due_s = None
         if not endpoint.running:
             return
         pool = next(iter(endpoint.running.values())).pool
         silence = endpoint.silence_limit_s()
-        if silence is not None and endpoint.state in MAY_STALL and now >= endpoint.last_life_s + silence:
+        if silence is not None and endpoint.state in MAY_STALL and now >= endpoint.silent_since_s() + silence:
             endpoint.state = EndpointState.STALLED
             self._rescue(endpoint, now)
         for ticket in list(endpoint.running.values()):
@@ -108,7 +125,9 @@ class Watch:
         """A sample shows that the engine runs no more than what is ours: what was abandoned before it is gone."""
         if not endpoint.draining or sample.running is None:
             return
-        if sample.running + (sample.waiting or 0) > len(endpoint.running):
+        # What was dispatched after the reading began is not in it.
+        ours = sum(1 for ticket in endpoint.running.values() if ticket.dispatched_s <= sample.at_s)
+        if sample.running + (sample.waiting or 0) > ours:
             return
         for draining in list(endpoint.draining):
             if draining.since_s < sample.at_s:

@@ -58,6 +58,9 @@ class Ask:
     samples: int = 1
 
 
+_ABSENT: Final = msgspec.Raw()
+
+
 class _Part(msgspec.Struct, gc=False):
     type: str | None = None
     text: str | None = None
@@ -65,13 +68,13 @@ class _Part(msgspec.Struct, gc=False):
 
 class _Message(msgspec.Struct, gc=False):
     content: str | list[_Part | str] | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
+    tool_calls: msgspec.Raw = _ABSENT
 
 
 class _Chat(msgspec.Struct, gc=False):
     model: str | None = None
     messages: list[_Message] | None = None
-    tools: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = _ABSENT
     stream: bool | None = None
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
@@ -80,7 +83,7 @@ class _Chat(msgspec.Struct, gc=False):
 
 class _Completion(msgspec.Struct, gc=False):
     model: str | None = None
-    prompt: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = _ABSENT
     stream: bool | None = None
     max_tokens: Number | None = None
     n: Number | None = None
@@ -119,7 +122,7 @@ def read_chat(body: bytes) -> Ask:
     ask = Ask(
         chat.model,
         chat.stream is True,
-        memoryview(chat.tools).nbytes,
+        0 if chat.tools is _ABSENT else memoryview(chat.tools).nbytes,
         max_output_tokens=limit,
         samples=1 if chat.n is None else _samples(chat.n, "n"),
     )
@@ -240,8 +243,9 @@ def _count_messages(messages: list[_Message], ask: Ask) -> None:
             text_bytes += len(content) if content.isascii() else len(content.encode())
         elif content is not None:
             text_bytes += _count_parts(content, ask)
-        # Templates put calls into the prompt as JSON, so here its syntax counts.
-        text_bytes += memoryview(message.tool_calls).nbytes
+        if message.tool_calls is not _ABSENT:
+            # Templates put calls into the prompt as JSON, so here its syntax counts.
+            text_bytes += memoryview(message.tool_calls).nbytes
     ask.prompt_bytes += text_bytes
 
 

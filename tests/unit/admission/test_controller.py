@@ -339,6 +339,16 @@ def test_the_endpoint_with_the_most_room_is_kept(begin: Begin) -> None:
     assert [(10, "a")] == dispatched(scenario.arrive(10, 2.7))
 
 
+def test_nothing_is_kept_for_a_request_that_cannot_go_there(begin: Begin) -> None:
+    """An endpoint that failed a request is not kept free for it, however long it waits for another."""
+    scenario = begin(ONE_PLACE, endpoints=("a", "b"))
+    scenario.arrive_many([1, 2], 0.0, class_name="batch")
+    fail(scenario, 1, "a", 1.0, Failure.REFUSED)
+    scenario.progress("b", 32.0, 2)
+    assert [None, None] == [view.reserved_for for view in scenario.pool_view().endpoints]
+    assert [(3, "a")] == dispatched(scenario.arrive(3, 33.0))
+
+
 def test_a_client_that_leaves_gives_its_reservation_back(begin: Begin) -> None:
     """Whom the endpoint was kept free for is gone: who waited behind it starts in the same call."""
     scenario = begin(pool_settings(max_inflight_tokens=1000))
@@ -990,6 +1000,14 @@ def test_the_speed_of_an_engine_is_learned_from_what_it_drains(begin: Begin) -> 
         scenario.tell(Ended(TicketId(running), Outcome.COMPLETED, usage), now)
         scenario.arrive(100 + turn, now, class_name="batch")
     assert pytest.approx(0.5, rel=0.05) == scenario.endpoint_view().speed
+
+
+def test_a_wait_for_a_first_sample_teaches_nothing_about_predictions(begin: Begin) -> None:
+    """Nothing was predicted to who came before an engine was known, so nothing was predicted wrongly."""
+    scenario = begin(LEARNING, up=False)
+    scenario.arrive(1, 0.0)
+    scenario.sample("a", 1.0)
+    assert 0 == scenario.controller._pools["llama"].errors.count
 
 
 # The contract

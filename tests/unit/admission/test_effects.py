@@ -22,6 +22,7 @@ def test_the_union_holds_every_effect() -> None:
 
 
 @pytest.mark.parametrize("kind", DECLARED)
-def test_effects_are_frozen(kind: type) -> None:
-    """What was asked for cannot be changed on its way."""
-    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+def test_effects_are_records(kind: type) -> None:
+    """An effect has its declared fields and compares by them."""
+    assert "__slots__" in vars(kind)
+    assert kind.__dataclass_params__.eq  # type: ignore[attr-defined]

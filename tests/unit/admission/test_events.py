@@ -51,9 +51,10 @@ def test_the_union_holds_every_event() -> None:
 
 
 @pytest.mark.parametrize("kind", DECLARED)
-def test_events_are_frozen(kind: type) -> None:
-    """What happened does not change."""
-    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+def test_events_are_records(kind: type) -> None:
+    """An event has its declared fields and compares by them."""
+    assert "__slots__" in vars(kind)
+    assert kind.__dataclass_params__.eq  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("event", LATE_NEWS, ids=lambda event: type(event).__name__)

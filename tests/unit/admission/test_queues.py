@@ -82,6 +82,11 @@ def test_ahead_are_the_higher_ranks_and_the_own(name: str, ahead: list[str]) -> 
     assert ahead == list(ClassQueues(RANKS).ahead(name))
 
 
+def test_everybody_is_ahead_of_a_class_without_a_rank() -> None:
+    """A class that is not served here waits for all that are."""
+    assert list(RANKS) == list(ClassQueues(RANKS).ahead("nobody"))
+
+
 def test_an_empty_queue_is_empty() -> None:
     """Nothing filed, nothing found."""
     queues = ClassQueues(RANKS)
