@@ -11,15 +11,13 @@ The contract:
 - A refusal is a value. Every ticket ends in exactly one `Settle`.
 - Late news about tickets and endpoints that are gone is ignored; see `events`.
 
-How a request waits: it is dispatched the moment an endpoint has room for it. Waiters are looked at in order
-(class rank, then arrival) whenever room may have appeared: a request ended, a first token came, an engine was
-sampled or came back. A waiter that does not fit lets later ones pass, until it has used half of its wait
-budget; then the endpoint with the most room is kept free for it (`Pool.reserved`).
+A request is dispatched the moment an endpoint has room for it; `filling` looks for waiters whenever room may have
+appeared: a request ended, a first token came, an engine was sampled or came back.
 """
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import assert_never
 
 from forebay.admission.effects import Effect
 from forebay.admission.endpoints import Endpoint
@@ -40,12 +38,12 @@ from forebay.admission.events import (
     SampleMissed,
     ShareChanged,
 )
+from forebay.admission.filling import fill
 from forebay.admission.gate import examine, wait_budget_s
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointId, EndpointState
 from forebay.admission.outcomes import Outcome
-from forebay.admission.placement import place
 from forebay.admission.pools import Pool
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
@@ -53,9 +51,6 @@ from forebay.admission.tickets import Phase, Ticket
 from forebay.admission.timers import Timers
 from forebay.admission.views import pool_view
 from forebay.admission.watch import Watch
-
-SCANNED_PER_CLASS: Final = 128
-"""Waiters of a class looked at when room appears: bounds the cost of an ending with a long queue."""
 
 
 class Controller:
@@ -418,38 +413,9 @@ class Controller:
     # Room that appears
 
     def _fill(self, pool: Pool, now: float) -> None:
-        """Dispatch waiters, in order, for as long as there is room."""
-        if not pool.books.waiting.requests:
-            return
-        open_now = [e for e in pool.endpoints.values() if e.is_open(now)]
-        if not open_now or not pool.has_place():
-            return
-        if pool.reserved is not None and not pool.reserved.is_up:
-            pool.reserved.reserved_for = None
-            pool.reserved = None
-        blocked: Ticket | None = None
-        for ticket in list(pool.queues.in_order(per_class=SCANNED_PER_CLASS)):
-            endpoint = place(ticket, open_now, now)
-            if endpoint is None:
-                blocked = blocked or ticket
-                continue
-            self._life.dispatch(ticket, endpoint, now)
-            self._watch.arm(endpoint, pool, now)
-            if not endpoint.is_open(now):
-                open_now.remove(endpoint)
-            if not open_now or not pool.has_place():
-                return
-        if blocked is not None and pool.reserved is None:
-            self._reserve(pool, blocked, open_now, now)
-
-    def _reserve(self, pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> None:
-        """Keep the endpoint with the most room free for a request that has waited half its budget for it."""
-        if now - ticket.queued_s < (ticket.wait_until_s - ticket.queued_s) / 2:
-            return
-        candidates = [e for e in open_now if e.id not in ticket.tried and e.can_ever_hold(ticket)]
-        if candidates:
-            best = min(candidates, key=lambda e: e.books.kv_tokens - (e.kv_limit or 0))
-            best.reserved_for, pool.reserved = ticket.demand.ticket, best
+        if pool.books.waiting.requests:
+            for endpoint in fill(pool, self._life, now):
+                self._watch.arm(endpoint, pool, now)
 
     def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Something left an endpoint: its room may serve another."""
