@@ -56,10 +56,23 @@ pools = st.builds(
     wait_predictor=st.sampled_from(["backlog", "plain"]),
 )
 priorities = st.tuples(
-    st.builds(ClassSettings, name=st.just("realtime"), ttft_s=st.just(1.5), tpot_s=st.just(0.08), wait_budget_s=st.just(1.5),
-              max_queue=st.sampled_from([None, 0, 2]), max_queue_gpu_s=st.sampled_from([None, 0.2])),
-    st.builds(ClassSettings, name=st.just("batch"), ttft_s=st.just(60.0), tpot_s=st.just(0.2), wait_budget_s=st.just(60.0)),
-)  # fmt: skip
+    st.builds(
+        ClassSettings,
+        name=st.just("realtime"),
+        ttft_s=st.just(1.5),
+        tpot_s=st.just(0.08),
+        wait_budget_s=st.just(1.5),
+        max_queue=st.sampled_from([None, 0, 2]),
+        max_queue_gpu_s=st.sampled_from([None, 0.2]),
+    ),
+    st.builds(
+        ClassSettings,
+        name=st.just("batch"),
+        ttft_s=st.just(60.0),
+        tpot_s=st.just(0.2),
+        wait_budget_s=st.just(60.0),
+    ),
+)
 
 
 class Histories(RuleBasedStateMachine):

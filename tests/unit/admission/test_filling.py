@@ -20,6 +20,7 @@ from tests.unit.admission.build import (
 
 Begin = Callable[..., Scenario]
 A, B = EndpointId("a"), EndpointId("b")
+ONE_PLACE = pool_settings(max_inflight_requests=1)
 
 
 def fail(
