@@ -208,7 +208,7 @@ class Controller:
     def _wait_over(self, ticket: Ticket, now: float) -> None:
         if ticket.phase is not Phase.WAITING or now < ticket.wait_until_s:
             return
-        outcome, detail = Outcome.QUEUE_TIMEOUT, "No room came within the wait budget."
+        outcome, detail = Outcome.QUEUE_TIMEOUT, ""
         if self._drain_until_s is not None and now >= self._drain_until_s:
             outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
         elif not ticket.pool.has_up():

@@ -3,10 +3,10 @@
 The checks run in one fixed order; all that apply are made and recorded, the first that fails decides, and
 nothing is booked here:
 
-    endpoints → size → pool's GPU-seconds → (room now?) → waiting bytes → predicted wait → class and pool bounds
+    endpoints → size → (room now?) → predicted wait → pool's GPU-seconds → bytes, class and pool bounds on waiting
 
-A request that can start at once skips the last three: they bound waiting, and it does not wait. While the pool
-is learning, a predicted wait is recorded but refuses nobody.
+A request that can start at once is held to the pool's GPU-seconds only: the rest bounds waiting, and it does not
+wait. While the pool is learning, a predicted wait is recorded but refuses nobody.
 """
 
 from __future__ import annotations
@@ -55,17 +55,20 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         return verdict
     _check_endpoints(verdict, pool)
     _check_size(verdict, ticket)
+    bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
+    if verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place():
+        verdict.endpoint = place(ticket, pool.endpoints.values(), now)
+    if verdict.endpoint is None:
+        _check_wait(verdict, ticket, now)
     verdict.check(
         "pool_gpu_seconds",
-        pool.settings.to_gpu_s(pool.books.work_us + ticket.cost.work_us),
-        _gpu_s(pool, pool.max_work_us()),
+        pool.settings.to_gpu_s(with_it_us),
+        _gpu_s(pool, bound_us),
         Outcome.QUEUE_FULL,
         "The pool's bound on queued and running work is reached.",
     )
-    if verdict.outcome is None and pool.has_place():
-        verdict.endpoint = place(ticket, pool.endpoints.values(), now)
     if verdict.endpoint is None:
-        _check_waiting(verdict, ticket, ledger, settings, now)
+        _check_waiting_bounds(verdict, ticket, ledger, settings)
     return verdict
 
 
@@ -105,10 +108,29 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
     )
 
 
-def _check_waiting(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings, now: float) -> None:
-    """The checks of a request that cannot start at once."""
-    pool, demand, own = ticket.pool, ticket.demand, ticket.settings
+def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
+    """May a request that cannot start at once wait for as long as it would have to?"""
+    pool, demand = ticket.pool, ticket.demand
     verdict.position = pool.ahead_requests(demand.class_name)
+    if not pool.has_up():
+        return
+    predicted = pool.predict_wait_s(demand.class_name)
+    verdict.predicted_wait_s = predicted
+    budget = wait_budget_s(ticket, now)
+    if budget <= 0:
+        # The client's own deadline has passed: no prediction is needed for that.
+        verdict.check(
+            "deadline", -budget, 0.0, Outcome.DEADLINE_UNREACHABLE, "The client's deadline has passed."
+        )
+    if pool.learning:
+        verdict.checks.append(Check("predicted_wait", predicted, None, True))
+    else:
+        verdict.check("predicted_wait", predicted, budget, Outcome.DEADLINE_UNREACHABLE)
+
+
+def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings) -> None:
+    """The bounds on what waits."""
+    pool, demand, own = ticket.pool, ticket.demand, ticket.settings
     verdict.check(
         "waiting_bytes",
         ledger.waiting_bytes + demand.body_bytes,
@@ -116,25 +138,6 @@ def _check_waiting(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: S
         Outcome.QUEUE_FULL,
         "Waiting requests hold as many bytes as they may.",
     )
-    if pool.has_up():
-        predicted = pool.predict_wait_s(demand.class_name)
-        verdict.predicted_wait_s = predicted
-        budget = wait_budget_s(ticket, now)
-        if pool.learning:
-            verdict.checks.append(Check("predicted_wait", predicted, None, True))
-        else:
-            verdict.check(
-                "predicted_wait",
-                predicted,
-                budget,
-                Outcome.DEADLINE_UNREACHABLE,
-                "The predicted wait is longer than this request may wait.",
-            )
-        if budget <= 0:
-            # The client's own deadline has passed: no prediction is needed for that.
-            verdict.check(
-                "deadline", -budget, 0.0, Outcome.DEADLINE_UNREACHABLE, "The client's deadline has passed."
-            )
     waiting = pool.books.classes[demand.class_name]
     verdict.check(
         "class_queue_requests",

@@ -156,8 +156,14 @@ class Lifecycle:
             self._credit(ticket, true_us, ended=True)
         if outcome is Outcome.COMPLETED:
             ticket.pool.learn_end(ticket, usage)
-            if ticket.endpoint is not None:
-                ticket.endpoint.show_life(now)
+            endpoint = ticket.endpoint
+            if endpoint is not None:
+                endpoint.show_life(now)
+                if not demand.stream:
+                    # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
+                    decoding_s = ticket.settings.tpot_s * output
+                    took_s = max(now - ticket.dispatched_s - decoding_s, 0.0)
+                    endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
         self._move(ticket, Phase.RUNNING, Phase.ENDED)
         charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us

@@ -6,9 +6,14 @@ take the process's memory. Whoever reserves or adds gives back the same number.
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.admission.retry_after import RetryAfter
 
-__all__ = ["BodyRoom"]
+__all__ = ["GUESSED_WAIT_S", "BodyRoom"]
+
+GUESSED_WAIT_S: Final = 1.0
+"""Until room for bodies comes free: of a request that was not read nothing is known that a prediction could rest on."""
 
 
 class BodyRoom:
@@ -43,4 +48,4 @@ class BodyRoom:
 
     def promise_s(self) -> float:
         """When somebody who found no room may come back: soon, but not all at once."""
-        return self._retry_after.promise_s(1.0)
+        return self._retry_after.promise_s(GUESSED_WAIT_S)

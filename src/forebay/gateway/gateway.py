@@ -88,7 +88,7 @@ class Gateway:
         if route is None or head.method != b"POST":
             self._answer_other(exchange)
         elif serving.draining:
-            self._answer(exchange, self._draining())
+            self._answer_unasked(exchange, self._draining())
         else:
             self._admit(exchange, route)
 
@@ -103,7 +103,7 @@ class Gateway:
         try:
             claims = read_claims(exchange.head.headers, self.core.now(), self.routing.serving.classes)
         except BadRequest as error:
-            self._answer(exchange, plain_error(400, "invalid_request", error.message, error.param))
+            self._answer_unasked(exchange, plain_error(400, "invalid_request", error.message, error.param))
             return
         Relay(self, exchange, route, claims).begin()
 
@@ -131,17 +131,25 @@ class Gateway:
             answer = self.routing.model_entry(urllib.parse.unquote(path.removeprefix(MODELS_PATH + "/")))
         self._answer(exchange, answer)
 
-    def _answer(self, exchange: Exchange, answer: Answer) -> None:
+    def _answer(self, exchange: Exchange, answer: Answer, own_id: bytes = b"") -> None:
         if answer.code:
             self.answered_early(answer.code)
         headers = answer.headers
-        request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"")
+        if own_id:
+            headers = [*headers, (b"x-forebay-id", own_id)]
+        request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"") or own_id
         if request_id:
             headers = [*headers, (b"x-request-id", request_id)]
         exchange.respond(answer.status, headers, answer.body)
+
+    def _answer_unasked(self, exchange: Exchange, answer: Answer) -> None:
+        """An answer to an inference request that the core is not asked about; it has an id like any other."""
+        self._answer(exchange, answer, self.own_id(self.core.new_ticket()))
 
     def _draining(self) -> Answer:
         message = (
             "This gateway is shutting down and takes no new requests; another one may. Try again in 1 to 2 s."
         )
-        return early_refusal(503, Outcome.DRAINING, message, self.bodies.promise_s())
+        return early_refusal(
+            503, Outcome.DRAINING, message, wait_s=0.0, retry_after_s=self.bodies.promise_s()
+        )

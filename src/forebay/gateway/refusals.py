@@ -130,20 +130,29 @@ def error_event(outcome: Outcome, detail: str) -> bytes:
 
 
 def plain_error(
-    status: int, code: str, message: str, param: str | None = None, headers: Headers | None = None
+    status: int,
+    code: str,
+    message: str,
+    param: str | None = None,
+    headers: Headers | None = None,
+    *,
+    bound: str = "",
 ) -> Answer:
-    """An error that is not the core's decision: bad input, unknown path."""
-    own: Headers = [(b"content-type", b"application/json"), (b"x-forebay-reason", code.encode("ascii"))]
+    """An error that is not the core's decision: bad input, unknown path. `bound`: which limit it was about."""
+    own: Headers = [(b"content-type", b"application/json"), (b"x-forebay-reason", _reason(code, bound))]
     if status in (400, 404, 405, 413, 431):
         own.append((b"x-should-retry", b"false"))
     return Answer(status, own + (headers or []), error_body(status, code, message, param), code)
 
 
-def early_refusal(status: int, outcome: Outcome, message: str, retry_after_s: float) -> Answer:
+def early_refusal(
+    status: int, outcome: Outcome, message: str, *, wait_s: float, retry_after_s: float, bound: str = ""
+) -> Answer:
     """A refusal given without asking the core, because the request's body is not even to be read."""
     headers: Headers = [
         (b"content-type", b"application/json"),
-        (b"x-forebay-reason", outcome.value.encode("ascii")),
+        (b"x-forebay-reason", _reason(outcome.value, bound)),
+        (b"x-queue-predict-wait", seconds(wait_s)),
         *retry_headers(retry_after_s),
     ]
     return Answer(status, headers, error_body(status, outcome.value, message), outcome.value)
@@ -168,7 +177,7 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
     record = refusal.record
     headers: Headers = [
         (b"content-type", b"application/json"),
-        (b"x-forebay-reason", outcome.value.encode("ascii")),
+        (b"x-forebay-reason", _reason(outcome.value, record.decided_by)),
         (b"x-queue-predict-wait", seconds(refusal.predicted_wait_s)),
         (b"x-queue-time", seconds(record.waited_s)),
     ]
@@ -178,6 +187,11 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
         headers += retry_headers(refusal.retry_after_s)
     body = error_body(status, outcome.value, _refusal_message(refusal))
     return Answer(status, headers, body, outcome.value)
+
+
+def _reason(code: str, bound: str) -> bytes:
+    """`x-forebay-reason`: the code, then which bound or check it was where that says more than the code."""
+    return (f"{code} {bound}" if bound and bound != code else code).encode("ascii")
 
 
 def seconds(value_s: float) -> bytes:
@@ -191,11 +205,10 @@ def _refusal_message(refusal: Refusal) -> str:
     parts = [_WORDS[refusal.outcome]]
     if record.detail:
         parts.append(record.detail)
-    else:
-        decisive = next((check for check in record.checks if check.name == record.decided_by), None)
-        if decisive is not None and decisive.limit is not None:
-            name = decisive.name.replace("_", " ")
-            parts.append(f"Decided by {name}: {_number(decisive.value)}, limit {_number(decisive.limit)}.")
+    decisive = next((check for check in record.checks if check.name == record.decided_by), None)
+    if decisive is not None and decisive.limit is not None:
+        name = decisive.name.replace("_", " ")
+        parts.append(f"Decided by {name}: {_number(decisive.value)}, limit {_number(decisive.limit)}.")
     if refusal.retry_after_s is not None and refusal.outcome.group is not Group.IMPOSSIBLE:
         if refusal.predicted_wait_s > LONGEST_RETRY_S:
             parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")

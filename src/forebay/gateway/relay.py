@@ -26,7 +26,7 @@ from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, 
 from forebay.admission.model import DecisionRecord, Demand, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
-from forebay.gateway.bodies import BodyRoom
+from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
 from forebay.gateway.headers import Claims, answer_headers
 from forebay.gateway.ports import Core, GatewaySettings
@@ -190,7 +190,7 @@ class Relay:
                 self._refuse_for_bytes()
                 return
             message = f"The request body is larger than {settings.max_body_bytes} bytes, the limit here."
-            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message)
+            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message, bound="body_bytes")
         elif failure is BodyFailure.TIMEOUT:
             answer = plain_error(408, "request_timeout", "The request body came too slowly.")
         else:
@@ -203,22 +203,27 @@ class Relay:
         most = settings.max_waiting_bytes
         if (self._exchange.head.content_length or 0) > most:
             message = f"The request body is larger than {most} bytes, all that may wait here."
-            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message)
+            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message, bound="waiting_bytes")
         else:
             message = (
                 f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s."
             )
-            retry_after_s = self._desk.bodies.promise_s()
-            answer = early_refusal(settings.overload_status, Outcome.QUEUE_FULL, message, retry_after_s)
+            answer = early_refusal(
+                settings.overload_status,
+                Outcome.QUEUE_FULL,
+                message,
+                wait_s=GUESSED_WAIT_S,
+                retry_after_s=self._desk.bodies.promise_s(),
+                bound="waiting_bytes",
+            )
         self._answer_early(answer)
 
     def _answer_early(self, answer: Answer) -> None:
         self._stage = _OVER
         self._desk.answered_early(answer.code)
-        headers = answer.headers
-        if self._claims.request_id is not None:
-            headers = [*headers, (b"x-request-id", self._claims.request_id)]
-        self._exchange.respond(answer.status, headers, answer.body)
+        # Never known to the core, but the client can name it all the same.
+        self._ticket = self._desk.core.new_ticket()
+        self._exchange.respond(answer.status, [*answer.headers, *self._identity([])], answer.body)
 
     # What the core decides
 
@@ -261,7 +266,7 @@ class Relay:
         self._leave()
         answer = refusal_answer(refusal, self._desk.settings.overload_status)
         headers = [*answer.headers, *self._identity([])]
-        if self._hold is not None and self._hold.position:
+        if self._hold is not None:
             headers.append((b"x-queue-position", b"%d" % self._hold.position))
         if self._claims.explain:
             headers.append((b"x-forebay-decision", decision_header(refusal.record)))
@@ -290,7 +295,7 @@ class Relay:
         if error is not None:
             headers = answer_headers(error.headers, own, sse=False)
             if error.status in (429, 503, 529) and get_header(error.headers, b"retry-after") is None:
-                headers += retry_headers(effect.retry_after_s or 1.0)
+                headers += retry_headers(effect.retry_after_s or self._desk.bodies.promise_s())
             self._exchange.respond(error.status, headers, error.body)
             return
         outcome = effect.outcome
@@ -300,8 +305,8 @@ class Relay:
         headers = [(b"content-type", b"application/json"), *own]
         if effect.retry_after_s is not None:
             headers += retry_headers(effect.retry_after_s)
-        elif status == 503:
-            headers += retry_headers(1.0)
+            if self._hold is None:
+                headers.append((b"x-queue-predict-wait", seconds(0.0)))
         message = f"The engine gave no answer. {effect.detail}".rstrip()
         self._exchange.respond(status, headers, error_body(status, outcome.value, message))
 

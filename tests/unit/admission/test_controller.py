@@ -152,7 +152,7 @@ def test_a_first_token_makes_room_in_the_prefill_window(begin: Begin, event: Eve
 def test_the_pool_bound_holds_however_many_arrive_at_once(begin: Begin) -> None:
     """Of 200 requests in one instant nine get into 10 GPU-seconds with a headroom of 0.9; the others are told why."""
     scenario = begin(pool_settings(max_gpu_s=10.0, headroom=0.9, max_inflight_requests=4))
-    effects = scenario.arrive_many(range(1, 201), 0.0)
+    effects = scenario.arrive_many(range(1, 201), 0.0, class_name="batch")
     assert (4, 5) == (len(dispatched(effects)), len(held(effects)))
     assert [(number, Outcome.QUEUE_FULL) for number in range(10, 201)] == turned_away(effects)
     view = scenario.pool_view()

@@ -64,7 +64,7 @@ def test_every_outcome_has_a_body(outcome: Outcome) -> None:
     error = json.loads(answer.body)["error"]
     headers = dict(answer.headers)
     assert {"message", "type", "param", "code"} == set(error)
-    assert outcome.value == error["code"] == headers[b"x-forebay-reason"].decode()
+    assert outcome.value == error["code"] == headers[b"x-forebay-reason"].decode().split()[0]
     assert len(error["message"]) > 20
     assert possible == (b"retry-after" in headers)
     assert possible != (headers.get(b"x-should-retry") == b"false")
@@ -94,6 +94,44 @@ def test_a_refusal_says_what_was_exceeded() -> None:
     message = json.loads(refusals.refusal_answer(refusal(Outcome.QUEUE_FULL), 429).body)["error"]["message"]
     assert "class queue requests: 11, limit 10" in message
     assert "Try again in 4 s" in message
+
+
+def test_the_reason_names_the_bound() -> None:
+    """The reason header is the code and the check that decided, and the code alone where that says nothing more."""
+    reasons = [
+        dict(answer.headers)[b"x-forebay-reason"]
+        for answer in (
+            refusals.refusal_answer(refusal(Outcome.QUEUE_FULL), 429),
+            refusals.refusal_answer(
+                Refusal(Outcome.DRAINING, 1.0, 0.0, record(outcome=Outcome.DRAINING, decided_by="draining")),
+                429,
+            ),
+            refusals.plain_error(413, "request_too_large", "Too large.", bound="body_bytes"),
+            refusals.plain_error(404, "not_found", "Not here."),
+        )
+    ]
+    assert [
+        b"queue_full class_queue_requests",
+        b"draining",
+        b"request_too_large body_bytes",
+        b"not_found",
+    ] == reasons
+
+
+def test_a_refusal_without_the_core_has_the_same_headers() -> None:
+    """Refused before its body was read, a client is told the reason, the wait and when to return all the same."""
+    asked = refusals.early_refusal(
+        429, Outcome.QUEUE_FULL, "Full.", wait_s=1.0, retry_after_s=1.2, bound="waiting_bytes"
+    )
+    headers = dict(asked.headers)
+    told = dict(refusals.refusal_answer(refusal(Outcome.QUEUE_FULL), 429).headers)
+    assert set(told) - set(headers) == {b"x-queue-time"}
+    assert b"queue_full waiting_bytes" == headers[b"x-forebay-reason"]
+    assert (b"1.000", b"2", b"1200") == (
+        headers[b"x-queue-predict-wait"],
+        headers[b"retry-after"],
+        headers[b"retry-after-ms"],
+    )
 
 
 def test_long_waits_are_told_honestly() -> None:
