@@ -136,8 +136,11 @@ async def test_f038_the_engines_own_error_is_the_answer() -> None:
 async def test_an_engines_overload_without_retry_after_gets_one() -> None:
     """A 503 that may pass later says when to come back, also when the engine did not."""
     async with running(Stack([FakeEngine(failing("503 Service Unavailable"))])) as stack:
-        reply = await stack.ask(post(chat()))
-        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        replies = [await stack.ask(post(chat())) for _ in range(3)]
+        assert {503} == {reply.status for reply in replies}
+        assert all(1 <= int(reply.headers["retry-after"]) <= 60 for reply in replies)
+        # Spread, so that those who are told in one moment do not come back in one moment.
+        assert len({reply.headers["retry-after-ms"] for reply in replies}) == 3
 
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "422 Unprocessable Content"])
@@ -367,6 +370,31 @@ async def test_waiting_requests_are_told_their_place() -> None:
         await stack.idle()
 
 
+async def test_a_waiter_whose_time_is_over_is_told_its_place_too() -> None:
+    """An evicted request is told the place it had, also the first one, how long it waited and when to come back."""
+    release = asyncio.Event()
+
+    async def script(served: Served) -> None:
+        await release.wait()
+        await served.send(plain(chat_answer()))
+
+    engine = FakeEngine(script)
+    async with running(Stack([engine], pool=PoolSettings("default", max_inflight_requests=1))) as stack:
+        first = await stack.client()
+        await first.send(post(chat()))
+        await engine.until(lambda: len(engine.requests) == 1)
+        reply = await stack.ask(post(chat(), headers="x-stainless-timeout: 0.1\r\n"))
+        assert (reply.status, reply.error()["code"]) == (429, "queue_timeout")
+        assert reply.headers["x-forebay-reason"] == "queue_timeout waited"
+        assert reply.headers["x-queue-position"] == "0"
+        assert float(reply.headers["x-queue-time"]) >= 0.09
+        assert 1 <= int(reply.headers["retry-after"]) <= 60
+        release.set()
+        assert (await first.reply()).status == 200
+        first.close()
+        await stack.idle()
+
+
 async def test_refusals_say_why_and_when() -> None:
     """A full line is a 429 with a reason, a time to come back and the API's error shape."""
     release = asyncio.Event()
@@ -383,7 +411,10 @@ async def test_refusals_say_why_and_when() -> None:
         await engine.until(lambda: len(engine.requests) == 1)
         reply = await stack.ask(post(chat(stream=True), headers="x-forebay-explain: 1\r\n"))
         assert reply.status == 429
-        assert reply.error()["code"] == "queue_full" == reply.headers["x-forebay-reason"]
+        assert reply.error()["code"] == "queue_full"
+        assert reply.headers["x-forebay-reason"] == "queue_full pool_queue_requests"
+        assert float(reply.headers["x-queue-predict-wait"]) >= 0
+        assert reply.headers["x-forebay-id"] == reply.headers["x-request-id"]
         assert 1 <= int(reply.headers["retry-after"]) <= 60
         assert json.loads(reply.headers["x-forebay-decision"])["decided_by"] == "pool_queue_requests"
         release.set()
@@ -421,7 +452,8 @@ async def test_draining_refuses_unread() -> None:
         await late.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
         reply = await late.reply()
         assert (reply.status, reply.error()["code"]) == (503, "draining")
-        assert "retry-after" in reply.headers
+        assert reply.headers["x-forebay-reason"] == "draining"
+        assert {"retry-after", "retry-after-ms", "x-queue-predict-wait", "x-forebay-id"} <= set(reply.headers)
         assert reply.headers["connection"] == "close"
         release.set()
         assert (await first.reply()).status == 200
@@ -436,7 +468,8 @@ async def test_nothing_to_send_to() -> None:
         await engine.stop()
         reply = await stack.ask(post(chat()))
         assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
-        assert "retry-after" in reply.headers
+        assert reply.headers["x-forebay-reason"].split()[0] == "no_endpoints"
+        assert {"retry-after", "retry-after-ms", "x-queue-predict-wait", "x-forebay-id"} <= set(reply.headers)
         await stack.idle()
 
 
@@ -556,7 +589,8 @@ async def test_waiting_bodies_are_bounded_before_they_are_read() -> None:
         reply = await clients[2].reply()
         assert (reply.status, reply.error()["code"]) == (429, "queue_full")
         assert "bytes" in reply.error()["message"]
-        assert "retry-after" in reply.headers
+        assert reply.headers["x-forebay-reason"] == "queue_full waiting_bytes"
+        assert {"retry-after", "retry-after-ms", "x-queue-predict-wait", "x-forebay-id"} <= set(reply.headers)
         too_large = await stack.ask(post(chat(pad="x" * 150_000))[:5_000])
         assert too_large.status == 413
         release.set()

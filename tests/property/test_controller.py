@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hypothesis import settings as hypothesis_settings
@@ -134,7 +135,7 @@ class Histories(RuleBasedStateMachine):
         for _ in range(count):
             self.next_ticket += 1
             now = self.bench.now
-            self.bench.arrive(
+            seen = self.bench.arrive(
                 Demand(
                     ticket=TicketId(self.next_ticket),
                     pool=POOL,
@@ -150,6 +151,21 @@ class Histories(RuleBasedStateMachine):
                     patience_until_s=None if patience_s is None else now + patience_s,
                 )
             )
+            if seen.where != "over":
+                self.let_in_within_bounds(seen)
+
+    def let_in_within_bounds(self, seen: Seen) -> None:
+        """Whoever was let in just now fits the bounds, together with all who were let in in the same instant."""
+        view = self.bench.controller.snapshot()
+        pool = view.pools[0]
+        if pool.max_gpu_s is not None:
+            assert pool.waiting_gpu_s + pool.in_flight_gpu_s <= pool.max_gpu_s + 1e-9
+        if seen.where == "waiting":
+            assert view.waiting_bytes <= view.max_waiting_bytes
+            limits = {c.name: c.max_queue for c in self.settings.classes}
+            own = next(c for c in pool.classes if c.name == seen.demand.class_name)
+            assert own.waiting_requests <= (limits[own.name] or math.inf)
+            assert pool.waiting_requests <= (self.pool.max_queue or math.inf)
 
     @rule(data=st.data())
     def client_leaves(self, data: st.DataObject) -> None:

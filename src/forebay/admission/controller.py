@@ -45,7 +45,7 @@ from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointId, EndpointState
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
-from forebay.admission.settings import Settings
+from forebay.admission.settings import OnStale, Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.admission.tickets import Phase, Ticket
 from forebay.admission.timers import Timers
@@ -213,6 +213,8 @@ class Controller:
             outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
         elif not ticket.pool.has_up():
             outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
+        elif ticket.settings.on_stale is OnStale.REFUSE and ticket.pool.is_stale(now):
+            outcome, detail = Outcome.STALE_ENGINE, "No engine has told its load lately."
         reserved = ticket.pool.reserved
         held_up_others = reserved is not None and reserved.reserved_for == ticket.demand.ticket
         waited = now - ticket.queued_s
@@ -299,8 +301,9 @@ class Controller:
         if ticket.first_token_s is not None:
             # Something was relayed: a second attempt would say it twice.
             detail = f"The engine failed in mid-answer ({event.failure.value})."
+            check = Check("answer_begun", 1, 0, False)
             self._life.give_up(
-                ticket, Outcome.UPSTREAM_INTERRUPTED, now, detail, engine_goes_on=event.engine_goes_on
+                ticket, Outcome.UPSTREAM_INTERRUPTED, now, check, detail, engine_goes_on=event.engine_goes_on
             )
             self._after_leaving(endpoint, ticket.pool, now)
             return
@@ -319,10 +322,14 @@ class Controller:
     ) -> None:
         """Send a request whose attempt failed to another endpoint, or end it if there is none."""
         others = [e for e in ticket.pool.endpoints.values() if e.is_up and e.id not in ticket.tried]
-        if not others or ticket.attempts >= self._settings.max_attempts:
+        most = self._settings.max_attempts
+        if not others or ticket.attempts >= most:
+            check = Check("other_endpoints", 0, None, False)
+            if others:
+                check = Check("attempts", ticket.attempts + 1, most, False)
             # Nothing was started on an engine that could not be reached: absent, not failed.
             outcome = Outcome.NO_ENDPOINTS if unreached else Outcome.UPSTREAM_FAILED
-            self._life.give_up(ticket, outcome, now, detail, engine_goes_on=engine_goes_on)
+            self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=engine_goes_on)
             return
         self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
         left = ticket.settings.wait_budget_s - ticket.waited_s
@@ -361,6 +368,8 @@ class Controller:
         if pool is None or endpoint is None:
             return
         endpoint.info = event.info
+        if not endpoint.described:
+            endpoint.heard_s = now
         endpoint.described = True
         pool.find_limits()
         self._life.cost_again(pool)

@@ -60,6 +60,8 @@ class Abort:
     outcome: Outcome
     detail: str
     retry_after_s: float | None = None
+    record: DecisionRecord | None = None
+    """Why; None only where a driver ends a request that its core cannot."""
 
 
 @record

@@ -23,13 +23,13 @@ from forebay.admission.model import (
     EngineSample,
     TicketId,
 )
-from forebay.admission.settings import PoolSettings
+from forebay.admission.settings import OnStale, PoolSettings
 from forebay.admission.speed import DrainMeter
 from forebay.admission.tickets import Ticket
 
 STALLED_AFTER_S: Final = 10.0
 STALL_FACTOR: Final = 20.0
-"""An engine may be silent for 20 times the longest prefill it has in hand."""
+"""An engine may be silent for 20 times the longest prefill it has in hand, and for 20 times its usual step."""
 PREFILL_WINDOW_S: Final = 0.35
 """Prefill sent whose first token has not come back: enough to keep the engine busy, little enough that the
 order of what follows is decided here (`capacity` of the engine's own queue)."""
@@ -58,6 +58,7 @@ class Endpoint:
         "described",
         "draining",
         "failures",
+        "heard_s",
         "id",
         "info",
         "kv_limit",
@@ -102,6 +103,8 @@ class Endpoint:
         self.running: dict[TicketId, Ticket] = {}
         self.draining: list[DrainingBooking] = []
         self.sample: EngineSample | None = None
+        self.heard_s = 0.0
+        """When the engine last told its load, or was found to be one that does."""
         self.sampled_since = 0
         """Dispatches since the last sample."""
         self.pending_prefill_us = 0
@@ -150,28 +153,37 @@ class Endpoint:
             return max(int(self.info.max_requests * self.share), 1), True
         return self.limit.limit, False
 
-    def is_open(self, now: float) -> bool:
-        """The part of the gate that is the same for every request."""
+    def is_stale(self, now: float) -> bool:
+        """True if this engine tells its load, and has not for too long."""
+        return self.info.reports_load and now - self.heard_s > self.stale_after_s
+
+    def is_open(self, now: float, *, believe_old: bool = False) -> bool:
+        """The part of the gate that is the same for every request.
+
+        Args:
+            now: this moment.
+            believe_old: take a sample for true however old it is.
+        """
         if self.state is not EndpointState.UP or not self.share:
             return False
         held = self.books.requests
         if self.trial and held:
             return False
         limit, firm = self.request_limit
-        if held >= limit and (firm or self.sampled_since >= limit or not self._is_calm(now)):
+        if held >= limit and (firm or self.sampled_since >= limit or not self._is_calm(now, believe_old)):
             return False
         return (
             self.pending_prefill_us <= PREFILL_WINDOW_S * MICRO * self.meter.speed
             or not self.pending_prefill_us
         )
 
-    def _is_calm(self, now: float) -> bool:
+    def _is_calm(self, now: float, believe_old: bool) -> bool:
         """The last sample is fresh and shows an engine with nothing waiting and KV to spare."""
         sample = self.sample
         return (
             sample is not None
             and sample.waiting == 0
-            and now - sample.at_s <= self.stale_after_s
+            and (believe_old or now - sample.at_s <= self.stale_after_s)
             and (sample.kv_usage is None or sample.kv_usage < KV_CALM)
         )
 
@@ -179,7 +191,19 @@ class Endpoint:
         """True if this request may be dispatched here now."""
         if self.reserved_for is not None and self.reserved_for != ticket.demand.ticket:
             return False
+        if self.is_stale(now):
+            return self._has_room_unseen(ticket, now)
         return self.fits_now(ticket) and self.is_open(now) and self.can_ever_hold(ticket)
+
+    def _has_room_unseen(self, ticket: Ticket, now: float) -> bool:
+        """The same for an engine whose samples are too old: the request's class says what to believe."""
+        on_stale = ticket.settings.on_stale
+        if on_stale is OnStale.REFUSE:
+            return False
+        if on_stale is OnStale.ADMIT:
+            return self.is_up and self.share > 0 and self.can_ever_hold(ticket)
+        is_open = self.is_open(now, believe_old=on_stale is OnStale.LAST_KNOWN)
+        return is_open and self.fits_now(ticket) and self.can_ever_hold(ticket)
 
     def fits_now(self, ticket: Ticket) -> bool:
         """True if its KV tokens can be booked beside what is held."""
@@ -207,6 +231,7 @@ class Endpoint:
         if last is not None and _moved(last, sample):
             self.show_life(now)
         self.sample = sample
+        self.heard_s = sample.at_s
         self.sampled_since = sum(1 for ticket in self.running.values() if ticket.dispatched_s > sample.at_s)
         self.limit.sampled(sample)
 
@@ -258,7 +283,8 @@ class Endpoint:
                 longest_us = max(longest_us, ticket.cost.prefill_us)
         if not telling:
             return None
-        return max(STALLED_AFTER_S, STALL_FACTOR * longest_us / MICRO / self.meter.speed)
+        longest_s = max(longest_us / MICRO / self.meter.speed, self.step_gap_s or 0.0)
+        return max(STALLED_AFTER_S, STALL_FACTOR * longest_s)
 
 
 def _moved(before: EngineSample, after: EngineSample) -> bool:

@@ -19,7 +19,7 @@ from forebay.admission.model import Check
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
-from forebay.admission.settings import Settings
+from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
 
 PASSED = "passed"
@@ -54,6 +54,15 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         verdict.check("draining", 1, 0, Outcome.DRAINING, "The gateway is shutting down.")
         return verdict
     _check_endpoints(verdict, pool)
+    if ticket.settings.on_stale is OnStale.REFUSE and pool.has_up():
+        stale = pool.is_stale(now)
+        verdict.check(
+            "stale_samples",
+            stale,
+            0,
+            Outcome.STALE_ENGINE,
+            "No engine of this pool has told its load lately.",
+        )
     _check_size(verdict, ticket)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
     if verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place():

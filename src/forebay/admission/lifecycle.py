@@ -170,11 +170,13 @@ class Lifecycle:
         self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
 
     def give_up(
-        self, ticket: Ticket, outcome: Outcome, now: float, detail: str, *, engine_goes_on: bool
+        self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str, *, engine_goes_on: bool
     ) -> None:
         """A dispatched request is ended by us: the driver is told to close it."""
-        retry = self._retry_after_s(ticket, outcome) if outcome.may_pass_later else None
-        self.effects.append(Abort(ticket.demand.ticket, outcome, detail, retry))
+        retry = self._retry_after_s(ticket, outcome)
+        verdict = Verdict([check], outcome, check.name, detail)
+        record = self._record(ticket, "abort", now, verdict, outcome)
+        self.effects.append(Abort(ticket.demand.ticket, outcome, detail, retry, record))
         self.finish(ticket, outcome, None, now, engine_goes_on=engine_goes_on)
 
     def evict(self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str) -> None:
@@ -284,7 +286,7 @@ class Lifecycle:
             wait_budget_s=wait_budget_s(ticket, ticket.arrived_s),
             waited_s=ticket.waited_s,
             position=ticket.position,
-            endpoint=endpoint.id if action == "dispatch" and endpoint is not None else None,
+            endpoint=endpoint.id if action in ("dispatch", "abort") and endpoint is not None else None,
             learning=pool.learning,
             detail=verdict.detail if verdict is not None else "",
         )

@@ -183,7 +183,7 @@ class DecisionRecord:
     tenant: str
     model: str
     action: str
-    """`dispatch`, `hold`, `refuse` or `evict`."""
+    """`dispatch`, `hold`, `refuse`, `evict` or `abort`."""
     outcome: Outcome | None
     """Set when the action ended the ticket."""
     decided_by: str

@@ -109,6 +109,10 @@ class Pool:
             up += endpoint.state is EndpointState.UP
         return up
 
+    def is_stale(self, now: float) -> bool:
+        """True if none of the endpoints that are up has told its load lately."""
+        return all(endpoint.is_stale(now) for endpoint in self.endpoints.values() if endpoint.is_up)
+
     def is_starting(self) -> bool:
         """True if nothing is up, but something has not been heard of yet."""
         states = [endpoint.state for endpoint in self.endpoints.values()]

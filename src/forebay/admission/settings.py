@@ -6,6 +6,7 @@ Times are seconds, work is GPU-seconds at this surface and is converted once, in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, unique
 
 from forebay.admission.model import MICRO
 
@@ -43,6 +44,20 @@ Optimistic on purpose (`semantics.md` §5): a cost guessed too low refuses nobod
 """
 
 
+@unique
+class OnStale(Enum):
+    """What a class does at an engine whose samples are too old; the value is what configuration says."""
+
+    OWN_COUNT = "own_count"
+    """Go by our own books alone: what we sent there and what came back."""
+    LAST_KNOWN = "last_known"
+    """Believe the last sample, however old."""
+    REFUSE = "refuse"
+    """Dispatch nothing there; with no other endpoint the request is refused (`stale_engine`)."""
+    ADMIT = "admit"
+    """Dispatch whatever the books say."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassSettings:
     """A priority class. Order in `Settings.classes` is rank, first is most important."""
@@ -62,6 +77,8 @@ class ClassSettings:
     """Waiting work; None means drain rate × wait budget (`auto`)."""
     idle_stream_s: float = 60.0
     """A dispatched request from which no byte has come for this long is ended."""
+    on_stale: OnStale = OnStale.OWN_COUNT
+    """What to do at an engine that tells its load and has not done so for `Settings.stale_after_s`."""
 
 
 ZERO_CONFIGURATION_CLASSES = (

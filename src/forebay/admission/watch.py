@@ -14,7 +14,7 @@ from typing import Protocol
 
 from forebay.admission.endpoints import STALLED_AFTER_S, DrainingBooking, Endpoint
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import EndpointState, EngineSample
+from forebay.admission.model import Check, EndpointState, EngineSample
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
 from forebay.admission.tickets import Phase, Ticket
@@ -101,8 +101,10 @@ class Watch:
             if ticket.phase is Phase.RUNNING and now >= ticket.last_byte_s + self._patience_s(ticket):
                 began = ticket.first_token_s is not None
                 outcome = Outcome.UPSTREAM_INTERRUPTED if began else Outcome.UPSTREAM_FAILED
-                detail = f"The engine sent nothing for {self._patience_s(ticket):g} s."
-                self._life.give_up(ticket, outcome, now, detail, engine_goes_on=True)
+                patience = self._patience_s(ticket)
+                check = Check("silence", now - ticket.last_byte_s, patience, False)
+                detail = f"The engine sent nothing for {patience:g} s."
+                self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=True)
         self._after_leaving(endpoint, pool, now)
 
     def _rescue(self, endpoint: Endpoint, now: float) -> None:

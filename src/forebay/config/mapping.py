@@ -15,6 +15,7 @@ from forebay.admission.settings import (
     OPTIMISTIC_LAW,
     ZERO_CONFIGURATION_CLASSES,
     ClassSettings,
+    OnStale,
     PoolSettings,
     Settings,
     SpeedLaw,
@@ -102,6 +103,7 @@ def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
         max_queue=entry.max_queue,
         max_queue_gpu_s=entry.max_queue_gpu_seconds,
         idle_stream_s=entry.idle_stream,
+        on_stale=OnStale(entry.on_stale),
     )
 
 

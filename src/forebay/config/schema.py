@@ -73,7 +73,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "short_tokens",
             "short_weight",
             "max_stream",
-            "on_stale",
             "admit_below_utilization",
             "confidence",
             "mode",
@@ -235,6 +234,8 @@ class ClassEntry(_Strict):
     """Waiting work of this class; `auto` is drain rate × wait budget."""
     idle_stream: Annotated[Duration, Field(gt=0)] = 60.0
     """A running request from which no byte has come for this long is ended."""
+    on_stale: Literal["own_count", "last_known", "refuse", "admit"] = "own_count"
+    """At an engine that no longer tells its load: go by own books, by the last sample, refuse, or let all in."""
 
 
 class Limits(_Strict):

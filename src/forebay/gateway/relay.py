@@ -276,6 +276,8 @@ class Relay:
         if self._stage is _OVER:
             return
         stage, attempt = self._stage, self._attempt
+        if effect.record is not None:
+            self._dispatch = effect.record
         if attempt is not None:
             attempt.give_up()
         if stage is _RELAYING and attempt is not None:

@@ -33,8 +33,8 @@ class RequestLog:
         self._suppressed = 0
 
     def on_record(self, record: DecisionRecord) -> None:
-        """A decision: a line if it refused or evicted."""
-        if record.outcome is None or not self._may_write():
+        """A decision: a line if it turned the request away. Of one that failed the settlement tells more."""
+        if record.outcome is None or record.outcome.group is Group.FAILED or not self._may_write():
             return
         _log.info(
             "request refused",

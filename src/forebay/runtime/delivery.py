@@ -82,6 +82,8 @@ class Delivery:
             self._tell_decided(effect.refusal.record)
             self._listeners[effect.ticket].on_refuse(effect.refusal, type(effect) is Evict)
         elif type(effect) is Abort:
+            if effect.record is not None:
+                self._tell_decided(effect.record)
             self._listeners[effect.ticket].on_abort(effect)
 
     def _free(self, effect: Effect) -> None:

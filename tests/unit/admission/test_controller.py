@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,9 @@ from forebay.admission.events import (
     SampleMissed,
     ShareChanged,
 )
-from forebay.admission.model import EndpointId, EndpointState, TicketId, Usage
+from forebay.admission.model import EndpointId, EndpointState, EngineInfo, EngineKind, TicketId, Usage
 from forebay.admission.outcomes import Outcome
+from forebay.admission.settings import OnStale
 from tests.unit.admission.build import (
     VLLM,
     Scenario,
@@ -351,6 +353,8 @@ def test_a_failed_attempt_goes_elsewhere_and_then_gives_up(begin: Begin) -> None
     assert isinstance(settle, Settle)
     assert (Outcome.UPSTREAM_FAILED, None) == (abort.outcome, abort.retry_after_s)
     assert "closed" in abort.detail
+    assert abort.record is not None
+    assert ("abort", "attempts") == (abort.record.action, abort.record.decided_by)
     assert (2, "b", 0.0) == (
         settle.settlement.attempts,
         settle.settlement.endpoint,
@@ -373,6 +377,8 @@ def test_the_only_endpoint_unreachable_is_no_endpoint(begin: Begin) -> None:
     assert isinstance(abort, Abort)
     assert Outcome.NO_ENDPOINTS is abort.outcome
     assert abort.retry_after_s is not None
+    assert abort.record is not None
+    assert "other_endpoints" == abort.record.decided_by
     assert EndpointState.DOWN is scenario.state()
     assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.arrive(2, 2.1))
 
@@ -682,6 +688,65 @@ def test_f007_an_endpoint_that_restarts_gets_its_share_and_no_more(begin: Begin)
     effects = scenario.arrive_many(range(200, 224), 22.0)
     placed = [endpoint for _, endpoint in dispatched(effects)]
     assert (8, 8, 8) == (placed.count("a"), placed.count("b"), placed.count("c"))
+
+
+# Engines that no longer tell their load
+
+
+def stale_settings(on_stale: OnStale, **pool: Any) -> Settings:
+    """One class that does this, with samples believed for 5 s."""
+    settings = settings_for(pool_settings(**pool), stale_after_s=5.0)
+    return with_class("standard", settings, on_stale=on_stale)
+
+
+def test_at_a_stale_engine_own_counts_decide(begin: Begin) -> None:
+    """By default nothing changes when samples stop, but for the calm that they used to prove."""
+    scenario = begin(settings=stale_settings(OnStale.OWN_COUNT))
+    scenario.arrive_many(range(1, 9), 0.5)
+    scenario.sample("a", 1.0, running=8)
+    assert [(9, "a")] == dispatched(scenario.arrive(9, 5.0))
+    assert [10] == held(scenario.arrive(10, 7.0))
+
+
+def test_at_a_stale_engine_the_last_sample_may_be_believed(begin: Begin) -> None:
+    """`last_known` goes on as if the last sample were of now."""
+    scenario = begin(settings=stale_settings(OnStale.LAST_KNOWN))
+    scenario.arrive_many(range(1, 10), 0.5)
+    scenario.sample("a", 1.0, running=8)
+    assert [(10, "a")] == dispatched(scenario.arrive(10, 7.0))
+
+
+def test_at_a_stale_engine_a_class_may_be_refused(begin: Begin) -> None:
+    """`refuse` is a 503 of its own, at arrival and at the end of a wait, and passes with the next sample."""
+    scenario = begin(settings=stale_settings(OnStale.REFUSE, max_inflight_requests=1))
+    scenario.sample("a", 1.0)
+    scenario.arrive(1, 2.0)
+    assert [2] == held(scenario.arrive(2, 3.0))
+    assert [(3, Outcome.STALE_ENGINE)] == turned_away(scenario.arrive(3, 7.0))
+    assert [(2, Outcome.STALE_ENGINE)] == turned_away(scenario.run_until(9.0))
+    scenario.end(1, 10.0)
+    scenario.sample("a", 11.0)
+    assert [(4, "a")] == dispatched(scenario.arrive(4, 11.5))
+
+
+def test_a_class_that_refuses_stale_engines_uses_the_others(begin: Begin) -> None:
+    """One stale endpoint beside a fresh one is only passed over."""
+    scenario = begin(settings=stale_settings(OnStale.REFUSE), endpoints=("a", "b"))
+    scenario.sample("b", 6.0)
+    assert [(1, "b"), (2, "b")] == dispatched(scenario.arrive_many([1, 2], 7.0))
+
+
+def test_at_a_stale_engine_a_class_may_pass_whatever_is_booked(begin: Begin) -> None:
+    """`admit` fails open: the concurrency that was found does not hold it up."""
+    scenario = begin(settings=stale_settings(OnStale.ADMIT))
+    assert 20 == len(dispatched(scenario.arrive_many(range(1, 21), 7.0)))
+
+
+def test_an_engine_without_samples_is_never_stale(begin: Begin) -> None:
+    """What does not tell its load is not late in telling it."""
+    info = EngineInfo(EngineKind.OPENAI)
+    scenario = begin(settings=stale_settings(OnStale.REFUSE), info=info)
+    assert [(1, "a")] == dispatched(scenario.arrive(1, 100.0))
 
 
 # Settings, shares, shutting down

@@ -386,6 +386,16 @@ def test_a_long_prefill_earns_a_longer_silence() -> None:
     assert 10.0 == site.endpoint().silence_limit_s()
 
 
+def test_a_slow_engine_earns_a_longer_silence() -> None:
+    """Twenty times its usual step, where that is more: a large model on a CPU takes a second for each token."""
+    site = Site()
+    site.running(1)
+    site.endpoint().step_gap_s = 0.4
+    assert 10.0 == site.endpoint().silence_limit_s()
+    site.endpoint().step_gap_s = 1.5
+    assert 30.0 == site.endpoint().silence_limit_s()
+
+
 def test_unstreamed_answers_prove_nothing_by_silence() -> None:
     """They give no byte until they are whole; an engine whose counters move while it works is judged by those."""
     site = Site()

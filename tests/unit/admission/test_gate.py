@@ -309,6 +309,14 @@ def test_the_clients_own_deadline_tightens_the_budget() -> None:
     assert (Outcome.DEADLINE_UNREACHABLE, 0.5) == (verdict.outcome, check(verdict, "predicted_wait").limit)
 
 
+def test_a_passed_deadline_is_the_reason_that_is_given() -> None:
+    """Once the client's deadline has passed, that decides, and not a prediction measured against less than nothing."""
+    site = full_site()
+    site.queued(2)
+    verdict = decide(site, site.ticket(99, first_token_by_s=-1.0))
+    assert (Outcome.DEADLINE_UNREACHABLE, "deadline") == (verdict.outcome, verdict.decided_by)
+
+
 def test_a_passed_deadline_refuses_while_learning_too() -> None:
     """That a deadline lies in the past is no prediction."""
     site = full_site(law=None)

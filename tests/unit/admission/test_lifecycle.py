@@ -169,12 +169,18 @@ def test_an_abort_says_when_to_return_only_where_that_helps() -> None:
         site = Site()
         ticket = site.running(1)
         site.effects()
-        site.life.give_up(ticket, outcome, 1.0, "why", engine_goes_on=False)
+        check = Check("silence", 60.0, 60.0, False)
+        site.life.give_up(ticket, outcome, 1.0, check, "why", engine_goes_on=False)
         abort, settle = site.effects()
         assert isinstance(abort, Abort)
         assert isinstance(settle, Settle)
         assert (outcome, "why", promised) == (abort.outcome, abort.detail, abort.retry_after_s is not None)
         assert outcome is settle.settlement.outcome
+        record = abort.record
+        assert record is not None
+        assert ("abort", outcome, "silence", (check,), "why", "a") == (
+            record.action, record.outcome, record.decided_by, record.checks, record.detail, record.endpoint
+        )  # fmt: skip
 
 
 def ended(site: Site) -> Ticket:

@@ -6,7 +6,7 @@ import pytest
 
 from forebay.admission.effects import Abort
 from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed
-from forebay.admission.model import EndpointId, EndpointState
+from forebay.admission.model import Check, EndpointId, EndpointState
 from forebay.admission.outcomes import Outcome
 from tests.unit.admission.build import (
     LLAMACPP,
@@ -339,6 +339,9 @@ def test_a_silent_stream_ends_after_idle_stream(begin: Begin) -> None:
     assert [(1, Outcome.UPSTREAM_INTERRUPTED)] == turned_away(effects)
     assert isinstance(effects[0], Abort)
     assert "60 s" in effects[0].detail
+    record = effects[0].record
+    assert record is not None
+    assert (Check("silence", 60.0, 60.0, False),) == record.checks
     assert 1 == scenario.endpoint_view().draining_requests
 
 

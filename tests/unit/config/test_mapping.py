@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES
+from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, OnStale
 from forebay.config import ConfigError, Loaded, load, to_settings
 from forebay.enginemodel.law import StepLaw
 from forebay.enginemodel.profile import EngineProfile
@@ -94,6 +94,7 @@ def test_classes_keep_their_order_and_fill_in_their_defaults() -> None:
             "max_queue": 3,
             "max_queue_gpu_seconds": 12,
             "idle_stream": "5s",
+            "on_stale": "refuse",
         },
         "realtime": {"wait_budget": "100ms", "max_queue_gpu_seconds": "auto"},
     }
@@ -117,6 +118,7 @@ def test_classes_keep_their_order_and_fill_in_their_defaults() -> None:
         standard.max_queue_gpu_s,
         standard.idle_stream_s,
     )
+    assert (OnStale.REFUSE, OnStale.OWN_COUNT) == (standard.on_stale, realtime.on_stale)
     assert (1.5, 0.1, None) == (realtime.ttft_s, realtime.wait_budget_s, realtime.max_queue_gpu_s)
 
 

@@ -96,6 +96,19 @@ def test_a_refusal_says_what_was_exceeded() -> None:
     assert "Try again in 4 s" in message
 
 
+def test_a_refusal_says_a_thing_once() -> None:
+    """Words, the detail of the check and its numbers follow each other; nothing is said twice."""
+    checks = (Check("predicted_wait", 7.25, 5.0, False),)
+    told = Refusal(
+        Outcome.DEADLINE_UNREACHABLE, 7.5, 7.25, record(checks=checks, decided_by="predicted_wait", detail="")
+    )
+    message = json.loads(refusals.refusal_answer(told, 429).body)["error"]["message"]
+    assert (
+        "The predicted wait is longer than this request may wait. Decided by predicted wait: 7.25, limit 5. "
+        "Try again in 8 s."
+    ) == message
+
+
 def test_the_reason_names_the_bound() -> None:
     """The reason header is the code and the check that decided, and the code alone where that says nothing more."""
     reasons = [

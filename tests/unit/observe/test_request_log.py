@@ -46,6 +46,19 @@ def test_refusal_leaves_one_line_with_its_reason(lines: pytest.LogCaptureFixture
     assert ("queue_full", "class_requests", 0.123) == (line.code, line.decided_by, line.waited_s)  # type: ignore[attr-defined]
 
 
+def test_what_was_dispatched_and_given_up_leaves_one_line(lines: pytest.LogCaptureFixture) -> None:
+    """A failure is told by its settlement, an engine that could not be reached by the decision; neither twice."""
+    log = RequestLog(Clock())
+    for outcome, message in [
+        (Outcome.UPSTREAM_FAILED, "request failed"),
+        (Outcome.NO_ENDPOINTS, "request refused"),
+    ]:
+        lines.clear()
+        log.on_record(record(action="abort", outcome=outcome, decided_by="other_endpoints"))
+        log.on_settlement(settlement(outcome=outcome))
+        assert [message] == [line.getMessage() for line in lines.records]
+
+
 def test_failure_is_a_warning_and_a_departure_is_not(lines: pytest.LogCaptureFixture) -> None:
     """A failed request is logged as a warning, a client that left as information."""
     log = RequestLog(Clock())

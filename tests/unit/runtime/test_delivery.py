@@ -88,6 +88,19 @@ def test_observers_see_every_decision_and_every_ending() -> None:
     ] == seen
 
 
+def test_observers_see_why_a_request_was_given_up() -> None:
+    """An abort is a decision too: its record comes before the settlement."""
+    bench = Bench()
+    seen: list[str] = []
+    bench.driver.delivery.observe(
+        settlements=[lambda s: seen.append(f"settled {s.outcome.value}")],
+        records=[lambda r: seen.append(f"{r.action} {r.decided_by}")],
+    )
+    ticket, _ = bench.arrive()
+    bench.driver.feed(AttemptFailed(ticket, bench.ENDPOINT, Failure.CLOSED))
+    assert ["dispatch passed", "abort other_endpoints", "settled upstream_failed"] == seen
+
+
 def test_observer_that_fails_does_not_touch_the_request() -> None:
     """A broken observer is counted, and the request goes on."""
 
