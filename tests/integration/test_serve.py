@@ -87,6 +87,24 @@ async def test_engine_that_comes_back_is_used_again() -> None:
         await eventually(served)
 
 
+async def test_an_engine_that_says_nothing_from_the_start_holds_nobody_up() -> None:
+    """A server that takes connections and answers nothing is no engine yet: the answer is 503, in a few seconds."""
+    async with (
+        engine(script=hang) as fake,
+        client() as http,
+        ServeProcess("--upstream", fake.endpoint) as gateway,
+    ):
+        for stream in (False, True):
+            answer = await http.post(
+                f"{gateway.url}/v1/chat/completions",
+                json=chat(stream=stream),
+                headers={"x-forebay-class": "batch"},
+            )
+            assert (503, "no_endpoints") == (answer.status_code, answer.json()["error"]["code"])
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert not [request for request in fake.requests if request.method == "POST"]
+
+
 async def test_health_answers_while_the_engine_hangs() -> None:
     """With an engine that takes everything and answers nothing, health, readiness, metrics and models answer."""
     async with (

@@ -5,7 +5,7 @@ all came within the tightest wait budget. It falls to what the engine actually r
 queue of its own, since then more would only wait there, where the order is not ours; and by a fifth when
 first tokens come late or the engine preempts.
 
-A limit found on little evidence must not hold up a burst at an idle engine (R15): while the last sample shows
+A limit found on little evidence must not hold up a burst at an idle engine: while the last sample shows
 no waiting request and the KV cache below `KV_CALM`, up to one more limit of requests may be dispatched per
 sample. `Endpoint.has_room` applies this.
 """

@@ -47,10 +47,14 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
 from forebay.admission.settings import OnStale, Settings
 from forebay.admission.snapshot import Snapshot
-from forebay.admission.tickets import Phase, Ticket
+from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.timers import Timers
 from forebay.admission.views import pool_view
 from forebay.admission.watch import Watch
+
+# As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
+_UP = EndpointState.UP
+_INTERRUPTED = Outcome.UPSTREAM_INTERRUPTED
 
 
 class Controller:
@@ -75,14 +79,14 @@ class Controller:
         """Take in one event. Raises: MisuseError if the contract is broken, InvariantError for our own bugs."""
         self._advance(now)
         match event:  # the frequent ones first
-            case Progressed():
-                self._progressed(event, now)
             case Arrived():
                 self._arrived(event, now)
-            case FirstTokenCame():
-                self._first_token_came(event, now)
             case Ended():
                 self._ended(event, now)
+            case Progressed():
+                self._progressed(event, now)
+            case FirstTokenCame():
+                self._first_token_came(event, now)
             case ClientLeft():
                 self._client_left(event, now)
             case Sampled():
@@ -206,7 +210,7 @@ class Controller:
             self._timers.at(now + grace, self._no_endpoint_came, ticket)
 
     def _wait_over(self, ticket: Ticket, now: float) -> None:
-        if ticket.phase is not Phase.WAITING or now < ticket.wait_until_s:
+        if ticket.phase is not WAITING or now < ticket.wait_until_s:
             return
         outcome, detail = Outcome.QUEUE_TIMEOUT, ""
         if self._drain_until_s is not None and now >= self._drain_until_s:
@@ -228,7 +232,7 @@ class Controller:
         grace = max(self._settings.connect_timeout_s, ticket.pool.settings.hold_without_endpoints_s)
         if since is not None and now < since + grace:
             return  # set in an earlier absence
-        if ticket.phase is Phase.WAITING and not ticket.pool.has_up():
+        if ticket.phase is WAITING and not ticket.pool.has_up():
             check = Check("endpoints_up", 0, None, False)
             self._life.evict(
                 ticket, Outcome.NO_ENDPOINTS, now, check, "No engine of this pool can be reached."
@@ -236,7 +240,7 @@ class Controller:
 
     def _first_token_came(self, event: FirstTokenCame, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)
-        if ticket is not None and ticket.phase is Phase.RUNNING:
+        if ticket is not None and ticket.phase is RUNNING:
             self._life.first_token(ticket, now)
             self._fill(ticket.pool, now)
 
@@ -261,12 +265,13 @@ class Controller:
 
     def _ended(self, event: Ended, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)
-        if ticket is None or ticket.phase is not Phase.RUNNING or ticket.endpoint is None:
+        if ticket is None or ticket.phase is not RUNNING or ticket.endpoint is None:
             return
         endpoint = ticket.endpoint
-        ticket.output_events = max(ticket.output_events, event.output_events)
+        if event.output_events > ticket.output_events:
+            ticket.output_events = event.output_events
         self._life.finish(ticket, event.outcome, event.usage, now, engine_goes_on=event.engine_goes_on)
-        if event.outcome is Outcome.UPSTREAM_INTERRUPTED:
+        if event.outcome is _INTERRUPTED:
             self._count_failure(endpoint, now)
         endpoint.meter.observe(now, saturated=ticket.pool.books.waiting.requests > 0)
         self._after_leaving(endpoint, ticket.pool, now)
@@ -275,7 +280,7 @@ class Controller:
         ticket = self._life.tickets.get(event.ticket)
         if ticket is None:
             return
-        if ticket.phase is Phase.WAITING:
+        if ticket.phase is WAITING:
             self._life.drop(ticket, now)
             self._fill(ticket.pool, now)
         elif ticket.endpoint is not None:
@@ -286,12 +291,7 @@ class Controller:
     def _attempt_failed(self, event: AttemptFailed, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)
         endpoint = ticket.endpoint if ticket is not None else None
-        if (
-            ticket is None
-            or endpoint is None
-            or ticket.phase is not Phase.RUNNING
-            or endpoint.id != event.endpoint
-        ):
+        if ticket is None or endpoint is None or ticket.phase is not RUNNING or endpoint.id != event.endpoint:
             return
         if event.failure in (Failure.CONNECT, Failure.CLOSED):
             endpoint.fail(now)
@@ -355,11 +355,10 @@ class Controller:
         pool, endpoint = self._endpoint(event.endpoint)
         if pool is None or endpoint is None:
             return
+        # One that could be reached keeps its state: a busy engine may be slow to answer, and of one that has answered
+        # nothing at all yet nobody knows whether it can be used. (What is known of it comes as `Described`.)
         if event.unreachable:
             endpoint.fail(now)
-        elif endpoint.state is EndpointState.STARTING:
-            # It accepts connections but does not tell its load: own counts will do.
-            endpoint.come_up(now)
         self._check_absence(pool, now)
         self._fill(pool, now)
 
@@ -415,7 +414,7 @@ class Controller:
     def _drain_started(self, event: DrainStarted, now: float) -> None:
         self._drain_until_s = event.until_s
         for ticket in self._life.tickets.values():
-            if ticket.phase is Phase.WAITING and ticket.wait_until_s > event.until_s:
+            if ticket.phase is WAITING and ticket.wait_until_s > event.until_s:
                 ticket.wait_until_s = event.until_s
                 self._timers.at(event.until_s, self._wait_over, ticket)
 
@@ -429,8 +428,9 @@ class Controller:
     def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Something left an endpoint: its room may serve another."""
         self._watch.arm(endpoint, pool, now)
-        self._forget_if_removed(endpoint, pool)
-        self._check_absence(pool, now)
+        if endpoint.state is not _UP or pool.absent_since_s is not None:
+            self._forget_if_removed(endpoint, pool)
+            self._check_absence(pool, now)
         self._fill(pool, now)
 
     def _count_failure(self, endpoint: Endpoint, now: float) -> None:
@@ -477,4 +477,4 @@ class Controller:
 
 
 def _is_live(subject: object) -> bool:
-    return not isinstance(subject, Ticket) or subject.phase is Phase.WAITING
+    return not isinstance(subject, Ticket) or subject.phase is WAITING

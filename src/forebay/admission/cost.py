@@ -23,15 +23,19 @@ from forebay.admission.settings import SpeedLaw
 
 def prefill_us(law: SpeedLaw, prompt_tokens: int, cached_tokens: int = 0) -> int:
     """Micro-endpoint-seconds to process a prompt."""
-    fresh = max(prompt_tokens - cached_tokens, 0)
+    fresh = prompt_tokens - cached_tokens
+    if fresh <= 0:
+        return 0
     attention = prompt_tokens * prompt_tokens - cached_tokens * cached_tokens
-    return round(MICRO * (law.c1_s * fresh + law.c4_s * max(attention, 0) / 2))
+    return round(MICRO * (law.c1_s * fresh + law.c4_s * attention / 2))
 
 
 def decode_us(law: SpeedLaw, prompt_tokens: int, output_tokens: int) -> int:
     """Micro-endpoint-seconds to generate `output_tokens` after a prompt, with the share of the fixed step cost."""
     kv_time = prompt_tokens * output_tokens + output_tokens * output_tokens / 2
-    share = max(kv_time / law.kv_tokens, output_tokens / law.max_requests)
+    share, slots = kv_time / law.kv_tokens, output_tokens / law.max_requests
+    if slots > share:
+        share = slots
     return round(MICRO * (law.c2_s * output_tokens + law.c3_s * kv_time + law.c0_s * share))
 
 
@@ -57,20 +61,14 @@ def estimate(
         # A step is at least c0, however small the prompt: without this, empty prompts would be free.
         return Cost(prefill + round(MICRO * law.c0_s / law.max_requests), prefill, 0, prompt_tokens, 0)
     decode = samples * decode_us(law, prompt_tokens, expected_output)
-    return Cost(
-        work_us=prefill + decode,
-        prefill_us=prefill,
-        kv_tokens=prompt_tokens + samples * reserved_output,
-        prompt_tokens=prompt_tokens,
-        output_tokens=samples * expected_output,
-    )
+    kv_tokens = prompt_tokens + samples * reserved_output
+    return Cost(prefill + decode, prefill, kv_tokens, prompt_tokens, samples * expected_output)
 
 
 def true_work_us(
     law: SpeedLaw, *, prompt_tokens: int, cached_tokens: int, output_tokens: int, samples: int
 ) -> int:
     """What a request took in the end, from the engine's own counts (`output_tokens` over all samples)."""
-    each = output_tokens // max(samples, 1)
-    return prefill_us(law, prompt_tokens, cached_tokens) + max(samples, 1) * decode_us(
-        law, prompt_tokens, each
-    )
+    answers = samples if samples > 1 else 1
+    each = decode_us(law, prompt_tokens, output_tokens // answers)
+    return prefill_us(law, prompt_tokens, cached_tokens) + answers * each

@@ -36,6 +36,9 @@ order of what follows is decided here (`capacity` of the engine's own queue)."""
 BACK_OFF_FIRST_S: Final = 0.25
 BACK_OFF_LONGEST_S: Final = 10.0
 
+_UP: Final = EndpointState.UP
+_STALLED: Final = EndpointState.STALLED
+
 UNDESCRIBED = EngineInfo(EngineKind.OPENAI)
 
 
@@ -164,18 +167,17 @@ class Endpoint:
             now: this moment.
             believe_old: take a sample for true however old it is.
         """
-        if self.state is not EndpointState.UP or not self.share:
+        if self.state is not _UP or not self.share:
             return False
-        held = self.books.requests
+        books = self.books
+        held = books.running.requests + books.draining.requests
         if self.trial and held:
             return False
         limit, firm = self.request_limit
         if held >= limit and (firm or self.sampled_since >= limit or not self._is_calm(now, believe_old)):
             return False
-        return (
-            self.pending_prefill_us <= PREFILL_WINDOW_S * MICRO * self.meter.speed
-            or not self.pending_prefill_us
-        )
+        pending_us = self.pending_prefill_us
+        return not pending_us or pending_us <= PREFILL_WINDOW_S * MICRO * self.meter.speed
 
     def _is_calm(self, now: float, believe_old: bool) -> bool:
         """The last sample is fresh and shows an engine with nothing waiting and KV to spare."""
@@ -207,10 +209,10 @@ class Endpoint:
 
     def fits_now(self, ticket: Ticket) -> bool:
         """True if its KV tokens can be booked beside what is held."""
-        limit = self.kv_limit
+        limit, books = self.kv_limit, self.books
         if limit is None:
             return True
-        return self.books.kv_tokens + ticket.cost.kv_tokens <= limit
+        return books.running.kv_tokens + books.draining.kv_tokens + ticket.cost.kv_tokens <= limit
 
     def can_ever_hold(self, ticket: Ticket) -> bool:
         """False if the prompt alone is beyond this engine's context window."""
@@ -248,7 +250,7 @@ class Endpoint:
         self.last_life_s = now
         self.failures = 0
         self.trial = False
-        if self.state is EndpointState.STALLED:
+        if self.state is _STALLED:
             self.state = EndpointState.UP
 
     def fail(self, now: float) -> None:
@@ -259,6 +261,15 @@ class Endpoint:
         if self.state is not EndpointState.REMOVED:
             self.state = EndpointState.DOWN
         self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)
+
+    def stands_still(self, now: float) -> bool:
+        """True if it is stalled and says so itself: it answers its metrics, and its counters do not move."""
+        return (
+            self.state is EndpointState.STALLED
+            and self.info.counts_while_running
+            and self.sample is not None
+            and now - self.sample.at_s <= self.stale_after_s
+        )
 
     def silent_since_s(self) -> float:
         """Since when silence counts: the last sign of life, or the dispatch of the first stream that could give one."""

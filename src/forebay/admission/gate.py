@@ -12,6 +12,7 @@ wait. While the pool is learning, a predicted wait is recorded but refuses nobod
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import Ledger
@@ -23,6 +24,11 @@ from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
 
 PASSED = "passed"
+
+# As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
+_QUEUE_FULL: Final = Outcome.QUEUE_FULL
+_TOO_LARGE: Final = Outcome.REQUEST_TOO_LARGE
+_REFUSE_STALE: Final = OnStale.REFUSE
 
 
 @dataclass(slots=True)
@@ -54,7 +60,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         verdict.check("draining", 1, 0, Outcome.DRAINING, "The gateway is shutting down.")
         return verdict
     _check_endpoints(verdict, pool)
-    if ticket.settings.on_stale is OnStale.REFUSE and pool.has_up():
+    if ticket.settings.on_stale is _REFUSE_STALE and pool.has_up():
         stale = pool.is_stale(now)
         verdict.check(
             "stale_samples",
@@ -72,8 +78,8 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     verdict.check(
         "pool_gpu_seconds",
         pool.settings.to_gpu_s(with_it_us),
-        _gpu_s(pool, bound_us),
-        Outcome.QUEUE_FULL,
+        None if bound_us is None else _gpu_s(pool, bound_us),
+        _QUEUE_FULL,
         "The pool's bound on queued and running work is reached.",
     )
     if verdict.endpoint is None:
@@ -97,7 +103,7 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         "context_window",
         needs,
         pool.context_tokens,
-        Outcome.REQUEST_TOO_LARGE,
+        _TOO_LARGE,
         "The prompt is longer than the model's context window.",
     )
     if ticket.demand.generates:
@@ -105,14 +111,14 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
             "kv_cache",
             needs,
             pool.kv_capacity,
-            Outcome.REQUEST_TOO_LARGE,
+            _TOO_LARGE,
             "The prompt does not fit the engine's KV cache.",
         )
     verdict.check(
         "request_gpu_seconds",
         pool.settings.to_gpu_s(ticket.cost.work_us),
         _gpu_s(pool, pool.max_work_us(1.0)),
-        Outcome.REQUEST_TOO_LARGE,
+        _TOO_LARGE,
         "The request alone is above the pool's bound on work.",
     )
 
@@ -144,7 +150,7 @@ def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, sett
         "waiting_bytes",
         ledger.waiting_bytes + demand.body_bytes,
         settings.max_waiting_bytes,
-        Outcome.QUEUE_FULL,
+        _QUEUE_FULL,
         "Waiting requests hold as many bytes as they may.",
     )
     waiting = pool.books.classes[demand.class_name]
@@ -152,7 +158,7 @@ def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, sett
         "class_queue_requests",
         waiting.requests + 1,
         own.max_queue,
-        Outcome.QUEUE_FULL,
+        _QUEUE_FULL,
         f"Class {own.name!r} has as many requests waiting as it may.",
     )
     verdict.check(
@@ -161,14 +167,14 @@ def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, sett
             waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
         ),
         _gpu_s(pool, pool.max_class_work_us(own)),
-        Outcome.QUEUE_FULL,
+        _QUEUE_FULL,
         f"Class {own.name!r} has as much work waiting as it may.",
     )
     verdict.check(
         "pool_queue_requests",
         pool.books.waiting.requests + 1,
         pool.settings.max_queue,
-        Outcome.QUEUE_FULL,
+        _QUEUE_FULL,
         "The pool has as many requests waiting as it may.",
     )
 

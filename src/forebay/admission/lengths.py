@@ -59,7 +59,7 @@ class PromptRatio:
 
     def estimate(self, prompt_bytes: int) -> int:
         """Expected prompt tokens, at least 1."""
-        return max(1, round(prompt_bytes / self.bytes_per_token))
+        return round(prompt_bytes / (self._bytes / self._tokens)) or 1
 
     def at_least(self, prompt_bytes: int) -> int:
         """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
@@ -124,7 +124,7 @@ class OutputLengths:
         histogram = self._by_class.get(class_name)
         if histogram is None:
             histogram = self._by_class[class_name] = _Histogram()
-        histogram.observe(max(output_tokens, 1))
+        histogram.observe(output_tokens if output_tokens > 1 else 1)
 
     def expect(self, class_name: str, limit: int | None, room: int) -> tuple[int, int]:
         """Expected and reserved output tokens of one answer.
@@ -133,7 +133,9 @@ class OutputLengths:
             limit: the client's own limit; None when it set none.
             room: the most that can come (context window less prompt).
         """
-        cap = max(1, min(limit, room) if limit is not None else room)
+        cap = room if limit is None or limit > room else limit
+        if cap < 1:
+            cap = 1
         histogram = self._by_class.get(class_name)
         if histogram is None or not histogram.observations:
             reserve = cap if limit is not None else min(cap, 2 * PRIOR_OUTPUT_TOKENS)

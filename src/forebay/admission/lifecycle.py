@@ -21,9 +21,10 @@ from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, 
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.pools import Pool
 from forebay.admission.settings import Settings
-from forebay.admission.tickets import Phase, Ticket
+from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
 
 LONGEST_LINGER_S = 600.0
+_COMPLETED = Outcome.COMPLETED
 
 
 class Lifecycle:
@@ -39,7 +40,7 @@ class Lifecycle:
 
     def hold(self, ticket: Ticket, verdict: Verdict, now: float) -> None:
         """The request must wait."""
-        self._move(ticket, Phase.NEW, Phase.WAITING)
+        self._move(ticket, NEW, WAITING)
         self.tickets[ticket.demand.ticket] = ticket
         ticket.queued_s = now
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
@@ -49,7 +50,7 @@ class Lifecycle:
 
     def refuse(self, ticket: Ticket, verdict: Verdict, outcome: Outcome, now: float) -> None:
         """The request never waits."""
-        self._move(ticket, Phase.NEW, Phase.ENDED)
+        self._move(ticket, NEW, ENDED)
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
         record = self._record(ticket, "refuse", now, verdict, outcome)
         retry = self._retry_after_s(ticket, outcome)
@@ -73,11 +74,11 @@ class Lifecycle:
     ) -> None:
         """The request starts."""
         demand = ticket.demand
-        if ticket.phase is Phase.WAITING:
+        if ticket.phase is WAITING:
             self._leave_queue(ticket, now)
             if not ticket.attempts and ticket.predicted_wait_s:
                 ticket.pool.learn_wait(ticket)
-        self._move(ticket, ticket.phase, Phase.RUNNING)
+        ticket.phase = RUNNING
         self.tickets[demand.ticket] = ticket
         ticket.endpoint = endpoint
         ticket.attempts += 1
@@ -97,7 +98,7 @@ class Lifecycle:
     def take_back(self, ticket: Ticket, now: float, *, engine_goes_on: bool, detail: str) -> None:
         """An attempt failed before its first token; the request waits again, before all others of its class."""
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
-        self._move(ticket, Phase.RUNNING, Phase.WAITING)
+        self._move(ticket, RUNNING, WAITING)
         ticket.queued_s = now
         ticket.cost = ticket.pool.cost_of(ticket.demand)
         ticket.booking = booking_for(ticket.demand, ticket.cost)
@@ -136,10 +137,13 @@ class Lifecycle:
         """A dispatched request is over."""
         demand = ticket.demand
         output = usage.output_tokens if usage is not None else ticket.output_events
-        if usage is None and not output and outcome is Outcome.COMPLETED:
+        completed = outcome is _COMPLETED
+        if usage is None and not output and completed:
             output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
-        prompt = usage.prompt_tokens if usage is not None else ticket.cost.prompt_tokens
-        cached = min(usage.cached_tokens, prompt) if usage is not None else 0
+        prompt, cached = ticket.cost.prompt_tokens, 0
+        if usage is not None:
+            prompt = usage.prompt_tokens
+            cached = min(usage.cached_tokens, prompt) if usage.cached_tokens else 0
         true_us = cost.true_work_us(
             ticket.pool.law,
             prompt_tokens=prompt,
@@ -147,14 +151,14 @@ class Lifecycle:
             output_tokens=output if demand.generates else 0,
             samples=demand.samples,
         )
-        if outcome is Outcome.COMPLETED and ticket.first_token_s is None:
+        if completed and ticket.first_token_s is None:
             # The end of an answer whose first token was not told of stands for it, in the prefill window as well.
             if demand.stream and ticket.endpoint is not None:
                 ticket.endpoint.pending_prefill_us -= ticket.cost.prefill_us
             ticket.first_token_s = now
-        if outcome.group is Group.SERVED or ticket.first_token_s is not None:
+        if ticket.first_token_s is not None:
             self._credit(ticket, true_us, ended=True)
-        if outcome is Outcome.COMPLETED:
+        if completed:
             ticket.pool.learn_end(ticket, usage)
             endpoint = ticket.endpoint
             if endpoint is not None:
@@ -162,10 +166,10 @@ class Lifecycle:
                 if not demand.stream:
                     # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
                     decoding_s = ticket.settings.tpot_s * output
-                    took_s = max(now - ticket.dispatched_s - decoding_s, 0.0)
+                    took_s = now - ticket.dispatched_s - decoding_s
                     endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
-        self._move(ticket, Phase.RUNNING, Phase.ENDED)
+        self._move(ticket, RUNNING, ENDED)
         charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us
         self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
 
@@ -182,7 +186,7 @@ class Lifecycle:
     def evict(self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str) -> None:
         """A waiting request is turned away."""
         self._leave_queue(ticket, now)
-        self._move(ticket, Phase.WAITING, Phase.ENDED)
+        self._move(ticket, WAITING, ENDED)
         verdict = Verdict(
             [check], outcome, check.name, detail, None, ticket.predicted_wait_s, ticket.position
         )
@@ -195,7 +199,7 @@ class Lifecycle:
     def drop(self, ticket: Ticket, now: float) -> None:
         """The client of a waiting request has left: nobody is to be answered."""
         self._leave_queue(ticket, now)
-        self._move(ticket, Phase.WAITING, Phase.ENDED)
+        self._move(ticket, WAITING, ENDED)
         self._settle(ticket, Outcome.CLIENT_GONE, now)
 
     def release_draining(self, endpoint: Endpoint, draining: DrainingBooking) -> None:
@@ -269,26 +273,26 @@ class Lifecycle:
     ) -> DecisionRecord:
         demand, pool = ticket.demand, ticket.pool
         endpoint = ticket.endpoint
-        return DecisionRecord(
-            ticket=demand.ticket,
-            at_s=now,
-            pool=demand.pool,
-            class_name=demand.class_name,
-            tenant=demand.tenant,
-            model=demand.model,
-            action=action,
-            outcome=outcome,
-            decided_by=verdict.decided_by if verdict is not None else "room",
-            checks=tuple(verdict.checks) if verdict is not None else (),
-            cost_gpu_s=pool.settings.to_gpu_s(ticket.cost.work_us),
-            kv_tokens=ticket.cost.kv_tokens,
-            predicted_wait_s=ticket.predicted_wait_s,
-            wait_budget_s=wait_budget_s(ticket, ticket.arrived_s),
-            waited_s=ticket.waited_s,
-            position=ticket.position,
-            endpoint=endpoint.id if action in ("dispatch", "abort") and endpoint is not None else None,
-            learning=pool.learning,
-            detail=verdict.detail if verdict is not None else "",
+        return DecisionRecord(  # by position: by name costs three times as much
+            demand.ticket,
+            now,
+            demand.pool,
+            demand.class_name,
+            demand.tenant,
+            demand.model,
+            action,
+            outcome,
+            verdict.decided_by if verdict is not None else "room",
+            tuple(verdict.checks) if verdict is not None else (),
+            pool.settings.to_gpu_s(ticket.cost.work_us),
+            ticket.cost.kv_tokens,
+            ticket.predicted_wait_s,
+            wait_budget_s(ticket, ticket.arrived_s),
+            ticket.waited_s,
+            ticket.position,
+            endpoint.id if action in ("dispatch", "abort") and endpoint is not None else None,
+            pool.learning,
+            verdict.detail if verdict is not None else "",
         )
 
     def _settle(
@@ -306,7 +310,7 @@ class Lifecycle:
         to_gpu_s = ticket.pool.settings.to_gpu_s
         duration_s = now - ticket.arrived_s
         ttft_s = None if ticket.first_token_s is None else ticket.first_token_s - ticket.arrived_s
-        met = outcome is Outcome.COMPLETED and ttft_s is not None
+        met = outcome is _COMPLETED and ttft_s is not None
         if met and ttft_s is not None:
             whole_s = settings.ttft_s + settings.tpot_s * output_tokens
             in_time = ttft_s <= settings.ttft_s or not demand.stream
@@ -315,25 +319,25 @@ class Lifecycle:
             )
         self.effects.append(
             Settle(
-                Settlement(
-                    ticket=demand.ticket,
-                    at_s=now,
-                    pool=demand.pool,
-                    class_name=demand.class_name,
-                    tenant=demand.tenant,
-                    model=demand.model,
-                    outcome=outcome,
-                    endpoint=ticket.endpoint.id if ticket.endpoint is not None else None,
-                    waited_s=ticket.waited_s,
-                    predicted_wait_s=ticket.predicted_wait_s,
-                    ttft_s=ttft_s,
-                    duration_s=duration_s,
-                    estimated_gpu_s=to_gpu_s(ticket.cost.work_us),
-                    charged_gpu_s=to_gpu_s(charged_us),
-                    prompt_tokens=ticket.cost.prompt_tokens if prompt_tokens is None else prompt_tokens,
-                    output_tokens=output_tokens,
-                    attempts=ticket.attempts,
-                    met_objective=met,
+                Settlement(  # by position, as above
+                    demand.ticket,
+                    now,
+                    demand.pool,
+                    demand.class_name,
+                    demand.tenant,
+                    demand.model,
+                    outcome,
+                    ticket.endpoint.id if ticket.endpoint is not None else None,
+                    ticket.waited_s,
+                    ticket.predicted_wait_s,
+                    ttft_s,
+                    duration_s,
+                    to_gpu_s(ticket.cost.work_us),
+                    to_gpu_s(charged_us),
+                    ticket.cost.prompt_tokens if prompt_tokens is None else prompt_tokens,
+                    output_tokens,
+                    ticket.attempts,
+                    met,
                 )
             )
         )

@@ -1,7 +1,7 @@
 """The records that cross the border of the core: what it is told about requests and engines, and what it says back.
 
 Everything here is plain data. Units are in the names: `_s` seconds (float, the driver's monotonic clock),
-`_us` integer micro-endpoint-seconds (`semantics.md` §12: the books hold integers), `_gpu_s` GPU-seconds,
+`_us` integer micro-endpoint-seconds (the books hold integers, so that they balance exactly), `_gpu_s` GPU-seconds,
 `_tokens` LLM tokens. Records that go outwards are frozen; nobody outside may change what was decided.
 """
 
@@ -18,6 +18,9 @@ TicketId = NewType("TicketId", int)
 
 EndpointId = NewType("EndpointId", str)
 """One addressable engine. Stable while the engine is configured, also across a restart of that engine."""
+
+ANONYMOUS: Final = "anonymous"
+"""The tenant of a request that does not say whose it is."""
 
 MICRO: Final = 1_000_000
 """Micro-endpoint-seconds in one endpoint-second."""
@@ -37,7 +40,7 @@ class Demand:
     """Text bytes that the engine will tokenise; base64 and JSON syntax are not counted."""
     body_bytes: int
     """Bytes of the body that are held in memory while the request waits."""
-    tenant: str = "anonymous"
+    tenant: str = ANONYMOUS
     prompt_tokens: int | None = None
     """The exact count where it is known (token-id prompts); None where it must be estimated from bytes."""
     extra_prompt_tokens: int = 0
@@ -196,7 +199,7 @@ class DecisionRecord:
     """The class's budget or the client's stated deadline, the tighter, at arrival."""
     waited_s: float
     position: int
-    """Requests ahead in its class when it arrived; 0 when it did not have to wait."""
+    """Requests that were to be served before it when it arrived; 0 when it did not have to wait."""
     endpoint: EndpointId | None
     learning: bool
     detail: str = ""

@@ -57,10 +57,10 @@ class Outcome(Enum):
 
     CLIENT_GONE = "client_gone"
 
-    @property
-    def group(self) -> Group:
-        """The group that this outcome belongs to."""
-        return _GROUPS[self]
+    group: Group
+    """The group that this outcome belongs to. An attribute, since looking a member up costs a call in Python."""
+
+    __hash__ = object.__hash__  # an enum's own, of its name, is another such call
 
     @property
     def may_pass_later(self) -> bool:
@@ -90,3 +90,6 @@ _GROUPS: dict[Outcome, Group] = {
     Outcome.NO_PROGRESS: Group.FAILED,
     Outcome.CLIENT_GONE: Group.LEFT,
 }
+
+for _outcome, _group in _GROUPS.items():
+    _outcome.group = _group

@@ -15,8 +15,9 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
     """The endpoint to dispatch to now, or None if none has room."""
     best: Endpoint | None = None
     best_load = 0.0
+    tried = ticket.tried
     for endpoint in endpoints:
-        if endpoint.id in ticket.tried or not endpoint.has_room(ticket, now):
+        if (tried and endpoint.id in tried) or not endpoint.has_room(ticket, now):
             continue
         load = endpoint.load_s()
         if best is None or (load, endpoint.order) < (best_load, best.order):

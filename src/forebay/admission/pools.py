@@ -20,6 +20,7 @@ from forebay.admission.settings import OPTIMISTIC_LAW, ClassSettings, PoolSettin
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import WaitErrors
 
+_UP: Final = EndpointState.UP
 LEARNED_REQUESTS: Final = 30
 LEARNED_ERROR: Final = 0.3
 """Median relative error of the predicted wait below which predictions may refuse."""
@@ -100,13 +101,17 @@ class Pool:
 
     def has_up(self) -> bool:
         """True if some endpoint may be given work."""
-        return self.count_up() > 0
+        for endpoint in self.endpoints.values():
+            if endpoint.state is _UP:
+                return True
+        return False
 
     def count_up(self) -> int:
         """Endpoints that may be given work."""
         up = 0  # a plain loop: this is asked several times for each request, and a generator costs twice as much
         for endpoint in self.endpoints.values():
-            up += endpoint.state is EndpointState.UP
+            if endpoint.state is _UP:
+                up += 1
         return up
 
     def is_stale(self, now: float) -> bool:
@@ -153,7 +158,7 @@ class Pool:
         if prompt is None:
             prompt = self.ratio.estimate(demand.prompt_bytes)
         prompt += demand.extra_prompt_tokens
-        room = max((self.context_tokens or 2 * self.law.kv_tokens) - prompt, 1)
+        room = (self.context_tokens or 2 * self.law.kv_tokens) - prompt
         expected, reserved = self.lengths.expect(demand.class_name, demand.max_output_tokens, room)
         estimate = cost.estimate(
             self.law,
@@ -210,8 +215,9 @@ class Pool:
         # Without usage the events stand in: nearly one a token for most engines.
         output = usage.output_tokens if usage is not None else ticket.output_events
         if demand.generates and output:
-            self.lengths.observe(demand.class_name, output // max(demand.samples, 1))
-        if self.learning:
+            samples = demand.samples
+            self.lengths.observe(demand.class_name, output // samples if samples > 1 else output)
+        if self.learning and self.finished >= LEARNED_REQUESTS:
             self._learning_may_end()
 
     def learn_wait(self, ticket: Ticket) -> None:
@@ -227,10 +233,11 @@ class Pool:
         """Whether predictions may refuse from now on (cold start)."""
         if self.finished < LEARNED_REQUESTS:
             return
-        if not any(e.is_up and e.meter.is_trusted for e in self.endpoints.values()):
-            return
-        median = self.errors.median
-        self.learning = median is None or median >= LEARNED_ERROR
+        for endpoint in self.endpoints.values():
+            if endpoint.meter.is_trusted and endpoint.is_up:
+                median = self.errors.median
+                self.learning = median is None or median >= LEARNED_ERROR
+                return
 
 
 def _largest(values: list[int | None]) -> int | None:

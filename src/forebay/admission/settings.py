@@ -15,7 +15,7 @@ from forebay.admission.model import MICRO
 class SpeedLaw:
     """Time of one engine step, in seconds: c0 + c1·prefill tokens + c2·sequences + c3·KV tokens + c4·Σ chunk·context.
 
-    Source: `algorithms.md` §2.1; from a profile's nine numbers as in `semantics.md` §6.
+    What it means for a request, and how it comes from a profile: docs/explanation/decisions.md.
     """
 
     c0_s: float
@@ -40,7 +40,7 @@ OPTIMISTIC_LAW = SpeedLaw(
 )
 """The prior where nothing is known: an 8B model on an H200, the fastest of our measured profiles.
 
-Optimistic on purpose (`semantics.md` §5): a cost guessed too low refuses nobody; learning raises it.
+Optimistic on purpose: a cost guessed too low refuses nobody; learning raises it.
 """
 
 
@@ -86,7 +86,7 @@ ZERO_CONFIGURATION_CLASSES = (
     ClassSettings("standard", ttft_s=5.0, tpot_s=0.12, wait_budget_s=5.0, weight=5, value=2),
     ClassSettings("batch", ttft_s=60.0, tpot_s=0.2, wait_budget_s=60.0, weight=2, value=1),
 )
-"""`semantics.md` §13."""
+"""What users get who configure no classes; the objectives are those of a chat, an ordinary call and a batch job."""
 
 
 @dataclass(frozen=True, slots=True)

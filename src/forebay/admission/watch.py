@@ -2,7 +2,8 @@
 
 One timer per endpoint with work in flight. When it fires: is the endpoint stalled (no byte on any stream for
 too long)? has one request been silent for longer than it may? A stalled endpoint gets no new work; requests
-without a first token are sent elsewhere if they can be; the others end when their own patience is over.
+without a first token are sent elsewhere if they can be; the others end when their own patience is over, which is
+the same for all once the engine's own counters show that it stands still.
 A stall ends with the next sign of life. If nothing of ours runs there any more, none can come, so the next
 reading of its metrics lets one request at a time try it (`Endpoint.trial`).
 """
@@ -72,19 +73,26 @@ class Watch:
         self.shortest_s = min(STALLED_AFTER_S, *(c.idle_stream_s for c in self._life.settings.classes))
 
     def _set(self, endpoint: Endpoint, now: float) -> None:
-        due = min(ticket.last_byte_s + self._patience_s(ticket) for ticket in endpoint.running.values())
+        due = min(
+            self._silent_from_s(ticket, endpoint, now) + self._patience_s(ticket, endpoint, now)
+            for ticket in endpoint.running.values()
+        )
         silence = endpoint.silence_limit_s()
         if silence is not None and endpoint.state in MAY_STALL:
             due = min(due, endpoint.silent_since_s() + silence)
         endpoint.watch_due_s = max(due, now)
         self._timers.at(endpoint.watch_due_s, self._look, endpoint)
 
-    def _patience_s(self, ticket: Ticket) -> float:
-        return (
-            ticket.settings.idle_stream_s
-            if ticket.demand.stream
-            else self._life.settings.unstreamed_timeout_s
-        )
+    def _patience_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
+        """How long it may be silent. An answer that is not streamed has long, unless its engine stands still."""
+        if ticket.demand.stream or endpoint.stands_still(now):
+            return ticket.settings.idle_stream_s
+        return self._life.settings.unstreamed_timeout_s
+
+    def _silent_from_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
+        if ticket.demand.stream or not endpoint.stands_still(now):
+            return ticket.last_byte_s
+        return max(ticket.last_byte_s, endpoint.silent_since_s())
 
     def _look(self, endpoint: Endpoint, now: float) -> None:
         if endpoint.watch_due_s is None or now < endpoint.watch_due_s:
@@ -98,11 +106,12 @@ class Watch:
             endpoint.state = EndpointState.STALLED
             self._rescue(endpoint, now)
         for ticket in list(endpoint.running.values()):
-            if ticket.phase is Phase.RUNNING and now >= ticket.last_byte_s + self._patience_s(ticket):
+            patience = self._patience_s(ticket, endpoint, now)
+            silent = now - self._silent_from_s(ticket, endpoint, now)
+            if ticket.phase is Phase.RUNNING and silent >= patience:
                 began = ticket.first_token_s is not None
                 outcome = Outcome.UPSTREAM_INTERRUPTED if began else Outcome.UPSTREAM_FAILED
-                patience = self._patience_s(ticket)
-                check = Check("silence", now - ticket.last_byte_s, patience, False)
+                check = Check("silence", silent, patience, False)
                 detail = f"The engine sent nothing for {patience:g} s."
                 self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=True)
         self._after_leaving(endpoint, pool, now)

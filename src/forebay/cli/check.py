@@ -66,7 +66,7 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         default = ", default" if entry.name == settings.default_class else ""
         lines.append(
             f"class {rank} {entry.name}: first token in {entry.ttft_s:g}s, then {entry.tpot_s * 1000:g}ms per token, "
-            f"waits at most {entry.wait_budget_s:g}s, weight {entry.weight:g}, value {entry.value:g}{default}"
+            f"waits at most {entry.wait_budget_s:g}s{default}"
         )
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
     return lines

@@ -176,7 +176,8 @@ class Pool(_Strict):
     endpoints: Annotated[list[Endpoint], Field(min_length=1, max_length=1000)]
     """The engines, each `http://HOST:PORT`."""
     engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "llamacpp", "openai"] = "auto"
-    """The engine family; `auto` looks at what the server answers. `openai` is any server without metrics we know."""
+    """The engine family; `auto` looks at what the server answers. `openai` is any server without metrics we know; so
+    far `sglang`, `tgi` and `trtllm` are treated like it."""
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GPUs per endpoint: turns an endpoint's time into GPU-seconds. Unset means the profile's, else 1."""
     profile: Annotated[Profile, WithJsonSchema(_PROFILE_JSON_SCHEMA)] = Profile()
@@ -225,9 +226,11 @@ class ClassEntry(_Strict):
     wait_budget: Annotated[Duration, Field(ge=0)] | None = None
     """Longest a request may wait here, predicted or real; unset means the TTFT objective."""
     weight: Annotated[float, Field(gt=0)] | None = None
-    """Share of GPU time relative to other classes while both wait. 1 if unset."""
+    """Share of GPU time relative to other classes while both wait. 1 if unset. Not in force in this version, which
+    serves classes by rank."""
     value: Annotated[float, Field(gt=0)] | None = None
-    """Worth of one request that meets its objective, relative to other classes. 1 if unset."""
+    """Worth of one request that meets its objective, relative to other classes. 1 if unset. Not in force in this
+    version."""
     max_queue: Annotated[int, Field(ge=0)] | None = None
     """Waiting requests of this class; unset is unlimited, 0 refuses whatever cannot start at once."""
     max_queue_gpu_seconds: AutoNumber = None

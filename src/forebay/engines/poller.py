@@ -195,7 +195,7 @@ class EndpointPoller:
             if self._must_describe or finding.info != self._described:
                 self._must_describe = False
                 self._described = finding.info
-                logger.info("%s is %s", self._endpoint, finding.info)
+                logger.info("%s is %s", self._endpoint, _in_words(finding.info))
                 self._feed(Described(self._endpoint, finding.info))
         if finding.sample is None or finding.sample_path != self._finding.sample_path:
             return await self._sample(self._finding)
@@ -256,6 +256,18 @@ class EndpointPoller:
         else:
             self._interval_s = rhythm.interval_s
         return max(self._interval_s, self._floor_s)
+
+
+def _in_words(info: EngineInfo) -> str:
+    """What was found, for people. At most a few of its models are named."""
+    said = [f"{info.kind.value}, models {', '.join(map(repr, info.models[:5])) or 'not told'}"]
+    if len(info.models) > 5:
+        said[0] += f" and {len(info.models) - 5} more"
+    for words, value in (("context", info.context_tokens), ("KV cache", info.kv_tokens)):
+        said.append(f"{words} {'not told' if value is None else f'{value} tokens'}")
+    if info.max_requests is not None:
+        said.append(f"{info.max_requests} requests at once")
+    return ", ".join(said)
 
 
 _COUNTERS: Final = ("prompt_tokens_total", "output_tokens_total", "steps_total", "preemptions_total")

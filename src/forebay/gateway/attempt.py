@@ -20,17 +20,16 @@ from forebay.admission.outcomes import Outcome
 from forebay.gateway.engine_answers import (
     answer_from_event,
     is_refusal,
-    is_stream,
+    passed_head,
     usage_of_body,
     usage_of_object,
 )
-from forebay.gateway.headers import answer_headers
 from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import Answer, error_event
 from forebay.gateway.upstreams import Target
 from forebay.http.client import Call, CallFailure
 from forebay.http.exchange import Exchange
-from forebay.http.message import Headers, ResponseHead
+from forebay.http.message import ResponseHead, encode_headers
 from forebay.http.sse import SseScanner
 
 __all__ = ["Attempt", "Owner"]
@@ -55,8 +54,8 @@ _FAILURES: Final = {
 class Owner(Protocol):
     """The request that this attempt is made for."""
 
-    def own_headers(self, engine: Headers) -> Headers:
-        """What is added to the head of the answer."""
+    def own_lines(self, engine_request_id: bytes | None) -> bytes:
+        """Header lines that are added to the head of the answer."""
 
     def first_byte_passed(self) -> None:
         """Something was relayed: from now on the answer is this attempt's."""
@@ -183,7 +182,8 @@ class Attempt:
         self._head = head
         if is_refusal(head.status):
             self._phase = _REFUSED
-        elif is_stream(head):
+            self._progress.hold(self)
+        elif passed_head(head).is_stream:
             self._phase = _HELD_STREAM
             self._scanner = SseScanner()
             self._feed = self._scanner.feed
@@ -215,6 +215,8 @@ class Attempt:
             self._begin_plain(data)
         else:
             self._keep(data, ERROR_BODY_BYTES)
+            if self._kept_bytes > ERROR_BODY_BYTES:
+                self._cut_refusal()
 
     def on_end(self) -> None:
         phase = self._phase
@@ -248,8 +250,19 @@ class Attempt:
 
     def release_head(self) -> None:
         """Sends the held head of a stream, with the comments behind it: the first byte has passed."""
-        if not self.over and self._phase is _HELD_STREAM:
+        if self.over:
+            return
+        if self._phase is _HELD_STREAM:
             self._begin_stream()
+        elif self._phase is _REFUSED:
+            self._cut_refusal()
+
+    def _cut_refusal(self) -> None:
+        """An error answer that is too long, or does not come to its end: it is an error all the same."""
+        call = self._call
+        self._failed(Failure.REFUSED, None, engine_goes_on=True)
+        if call is not None:
+            call.abort()
 
     def _hold(self, data: bytes) -> None:
         scanner = self._stream_scanner()
@@ -272,7 +285,7 @@ class Attempt:
             self._begin_stream()
 
     def _begin_stream(self) -> None:
-        self._start(content_length=None, sse=True)
+        self._start(content_length=None)
         self._phase = _STREAM
         data = b"".join(self._kept)
         self._kept.clear()
@@ -290,20 +303,21 @@ class Attempt:
         self._keep(data, USAGE_BODY_BYTES)
         if len(data) == head.content_length:
             return  # The whole of it: head and body go out in one write when the end is reported.
-        self._start(content_length=head.content_length, sse=False)
+        self._start(content_length=head.content_length)
         self._phase = _PLAIN
         self._exchange.write(data)
         self._owner.first_byte_passed()
 
-    def _start(self, *, content_length: int | None, sse: bool) -> None:
+    def _start(self, *, content_length: int | None) -> None:
         head = self._answer_head()
-        headers = answer_headers(head.headers, self._owner.own_headers(head.headers), sse=sse)
-        self._exchange.start(head.status, headers, content_length=content_length)
+        passed = passed_head(head)
+        lines = passed.lines + self._owner.own_lines(passed.request_id)
+        self._exchange.start(head.status, lines, content_length=content_length)
 
     def _whole_answer(self, body: bytes) -> None:
         head = self._answer_head()
-        headers = answer_headers(head.headers, self._owner.own_headers(head.headers), sse=False)
-        self._exchange.respond(head.status, headers, body)
+        passed = passed_head(head)
+        self._exchange.respond(head.status, passed.lines + self._owner.own_lines(passed.request_id), body)
         self._ended(Outcome.COMPLETED, usage_of_body(body) if head.status == 200 else None)
 
     def _refused_inside(self, data: bytes) -> None:
@@ -313,8 +327,8 @@ class Attempt:
         if is_refusal(answer.status):
             self._failed(Failure.REFUSED, answer)
         else:
-            headers = answer_headers(answer.headers, self._owner.own_headers([]), sse=False)
-            self._exchange.respond(answer.status, headers, answer.body)
+            lines = encode_headers(answer.headers) + self._owner.own_lines(None)
+            self._exchange.respond(answer.status, lines, answer.body)
             self._ended(Outcome.COMPLETED, None)
         if call is not None:
             call.abort()
@@ -349,9 +363,7 @@ class Attempt:
         else:
             self._failed(Failure.MALFORMED, None)
 
-    def _engine_error(self) -> Answer | None:
-        if self._kept_bytes > ERROR_BODY_BYTES:
-            return None
+    def _engine_error(self) -> Answer:
         head = self._answer_head()
         return Answer(head.status, head.headers, b"".join(self._kept))
 

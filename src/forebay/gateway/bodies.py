@@ -1,7 +1,8 @@
 """How many bytes of request bodies are in memory: being read, or waiting.
 
-The core bounds what waits; this bounds both together before a body is read, so that a burst of large uploads cannot
-take the process's memory. Whoever reserves or adds gives back the same number.
+The core bounds what waits; this bounds both together while bodies are read, so that a burst of large uploads cannot
+take the process's memory. Room is taken for bytes that are here: a length that was only announced takes none, or a
+handful of slow uploads would keep everybody out. Whoever reserves or adds gives back the same number.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class BodyRoom:
         return max(self.limit_bytes - self.taken_bytes, 0)
 
     def reserve(self, size_bytes: int) -> bool:
-        """Takes room for a body that is about to be read; False if there is not enough."""
+        """Takes room for a piece of a body that has come; False if there is not enough."""
         if size_bytes > self.limit_bytes - self.taken_bytes:
             return False
         self.taken_bytes += size_bytes

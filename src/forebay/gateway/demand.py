@@ -2,7 +2,8 @@
 
 Only the fields named here are decoded; the rest is checked for JSON syntax and skipped, and belongs to the engine
 to judge. A wrong type in a field that is read is our 400, naming the field. The body itself is never changed: what
-reaches the engine is what the client sent.
+reaches the engine is what the client sent. What is decoded is bounded: a body may hold millions of tiny parts, and
+as objects they would take ten times its size and stop the event loop for a second.
 
 Where engines differ on duplicate keys they all take the last one, and so does the decoder used here. Nothing of the
 input is ever put into an error message.
@@ -26,6 +27,15 @@ MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 """No engine takes a larger limit; above it the value is a mistake."""
 
 MAX_SAMPLES: Final = 10_000
+
+MODEL_NAME_CHARS: Final = 512
+"""Longest model name. It is kept in records and logs long after the body is gone, so it must not be of any size."""
+
+LARGE_BODY_BYTES: Final = 1024 * 1024
+"""A body up to this size cannot hold enough parts to matter; in a larger one they are reckoned before being decoded."""
+
+DECODED_PARTS: Final = 500_000
+"""Most parts (messages, content parts, prompts) that a large body may have for them to be decoded one by one."""
 
 _UNSTATED_COMPLETION_LIMIT: Final = {"vllm": 16, "sglang": 16}
 """What /v1/completions generates at most when the client says nothing. Other engines run until they end."""
@@ -81,6 +91,18 @@ class _Chat(msgspec.Struct, gc=False):
     n: Number | None = None
 
 
+class _CrowdedChat(msgspec.Struct, gc=False):
+    """The same fields, for a body of too many parts: the messages are passed over."""
+
+    model: str | None = None
+    messages: msgspec.Raw = _ABSENT
+    tools: msgspec.Raw = _ABSENT
+    stream: bool | None = None
+    max_tokens: Number | None = None
+    max_completion_tokens: Number | None = None
+    n: Number | None = None
+
+
 class _Completion(msgspec.Struct, gc=False):
     model: str | None = None
     prompt: msgspec.Raw = _ABSENT
@@ -90,9 +112,10 @@ class _Completion(msgspec.Struct, gc=False):
     best_of: Number | None = None
 
 
-_Body = TypeVar("_Body", _Chat, _Completion)
+_Body = TypeVar("_Body", _Chat, _CrowdedChat, _Completion)
 
 _decode_chat = msgspec.json.Decoder(_Chat).decode
+_decode_crowded_chat = msgspec.json.Decoder(_CrowdedChat).decode
 _decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_texts = msgspec.json.Decoder(str | list[str]).decode
 
@@ -114,19 +137,23 @@ def read_chat(body: bytes) -> Ask:
     Raises:
         BadRequest: The body is not a JSON object, or a field that is read has a wrong type or value.
     """
-    chat = _decoded(_decode_chat, body)
+    chat = _decoded(_decode_crowded_chat, body) if _is_crowded(body) else _decoded(_decode_chat, body)
     limit = _output_limit(chat.max_tokens, "max_tokens")
     other = _output_limit(chat.max_completion_tokens, "max_completion_tokens")
     if other is not None and (limit is None or other > limit):
         limit = other  # With both set, engines differ on which counts: the larger is reserved.
     ask = Ask(
-        chat.model,
+        _bounded(chat.model),
         chat.stream is True,
         0 if chat.tools is _ABSENT else memoryview(chat.tools).nbytes,
-        max_output_tokens=limit,
-        samples=1 if chat.n is None else _samples(chat.n, "n"),
+        None,
+        0,
+        limit,
+        1 if chat.n is None else _samples(chat.n, "n"),
     )
-    if chat.messages is not None:
+    if isinstance(chat, _CrowdedChat):
+        ask.prompt_bytes += memoryview(chat.messages).nbytes
+    elif chat.messages is not None:
         _count_messages(chat.messages, ask)
     return ask
 
@@ -139,7 +166,7 @@ def read_completion(body: bytes) -> Ask:
     """
     completion = _decoded(_decode_completion, body)
     ask = Ask(
-        completion.model,
+        _bounded(completion.model),
         completion.stream is True,
         0,
         max_output_tokens=_output_limit(completion.max_tokens, "max_tokens"),
@@ -205,6 +232,19 @@ def _in_words(kind: str) -> str:
     return " or ".join(_TYPE_WORDS.get(part, part) for part in kind.split(" | "))
 
 
+def _is_crowded(data: bytes) -> bool:
+    """True if this may have more parts than are decoded. Each part has a brace of its own or two quotation marks."""
+    if len(data) <= LARGE_BODY_BYTES:
+        return False
+    return data.count(b"{") + data.count(b'"') // 2 > DECODED_PARTS
+
+
+def _bounded(model: str | None) -> str | None:
+    if model is not None and len(model) > MODEL_NAME_CHARS:
+        raise BadRequest(f"'model' is longer than {MODEL_NAME_CHARS} characters.", "model")
+    return model
+
+
 def _whole(value: Number, field: str) -> int:
     if isinstance(value, float):
         if not value.is_integer():
@@ -216,7 +256,7 @@ def _whole(value: Number, field: str) -> int:
 def _output_limit(value: Number | None, field: str) -> int | None:
     if value is None:
         return None
-    limit = _whole(value, field)
+    limit = value if isinstance(value, int) else _whole(value, field)
     if not 1 <= limit <= MAX_OUTPUT_TOKENS:
         raise BadRequest(
             f"'{field}' must be between 1 and {MAX_OUTPUT_TOKENS}; leave it out for no limit.", field
@@ -271,6 +311,10 @@ def _count_prompt(raw: bytes, ask: Ask) -> None:
     if raw[:1] == b"[" and not raw.translate(None, _ID_LIST_CHARACTERS):
         _count_ids(raw, ask)
         return
+    if raw[:1] == b"[" and _is_crowded(raw):
+        raise BadRequest(
+            f"'prompt' may have more than {DECODED_PARTS} texts; send fewer in one request.", "prompt"
+        )
     try:
         texts = _decode_texts(raw)
     except (msgspec.DecodeError, RecursionError):

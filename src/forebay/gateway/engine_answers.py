@@ -6,17 +6,30 @@ refused inside a `200` by the first event of a stream. Pure functions over bytes
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from forebay.admission.model import Usage
+from forebay.gateway.headers import answer_headers
 from forebay.gateway.refusals import Answer
-from forebay.http.message import Headers, ResponseHead, get_header
+from forebay.http.message import Headers, ResponseHead, encode_headers, get_header
 
-__all__ = ["answer_from_event", "is_refusal", "is_stream", "usage_of_body", "usage_of_object"]
+__all__ = [
+    "Passed",
+    "answer_from_event",
+    "is_refusal",
+    "is_stream",
+    "passed_head",
+    "usage_of_body",
+    "usage_of_object",
+]
 
 _OTHER_ENDPOINT_MAY_HELP: Final = frozenset({408, 425, 429})
+
+LARGEST_COUNT: Final = 2**31 - 1
+"""More tokens than this in one answer is nonsense, and would poison whatever is learned from it."""
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -45,6 +58,27 @@ class _ErrorEvent(msgspec.Struct, gc=False):
 _decode_usage: Final = msgspec.json.Decoder(_Usage).decode
 _decode_whole: Final = msgspec.json.Decoder(_Whole).decode
 _decode_error: Final = msgspec.json.Decoder(_ErrorEvent).decode
+
+
+@dataclass(slots=True)
+class Passed:
+    """The head of an engine's answer as the client gets it."""
+
+    is_stream: bool
+    lines: bytes
+    """Header lines, each with its CRLF; without framing and without ours."""
+    request_id: bytes | None
+    """The engine's own `x-request-id`."""
+
+
+def passed_head(head: ResponseHead) -> Passed:
+    """What of a head is passed on: from its digest if the engine said the same before."""
+    known = head.digest
+    if type(known) is not Passed:
+        stream = is_stream(head)
+        lines = encode_headers(answer_headers(head.headers, [], sse=stream))
+        known = head.digest = Passed(stream, lines, get_header(head.headers, b"x-request-id"))
+    return known
 
 
 def is_stream(head: ResponseHead) -> bool:
@@ -95,8 +129,8 @@ def _usage(read: _Usage | None) -> Usage | None:
     if read is None or read.prompt_tokens is None:
         return None
     output_tokens = read.completion_tokens or 0
-    if read.prompt_tokens < 0 or output_tokens < 0:
+    if not (0 <= read.prompt_tokens <= LARGEST_COUNT and 0 <= output_tokens <= LARGEST_COUNT):
         return None
     details = read.prompt_tokens_details
     cached_tokens = details.cached_tokens if details is not None and details.cached_tokens else 0
-    return Usage(read.prompt_tokens, output_tokens, max(cached_tokens, 0))
+    return Usage(read.prompt_tokens, output_tokens, min(max(cached_tokens, 0), read.prompt_tokens))

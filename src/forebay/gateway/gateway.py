@@ -15,7 +15,7 @@ from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.bodies import BodyRoom
 from forebay.gateway.demand import BadRequest
-from forebay.gateway.headers import read_claims, safe_id
+from forebay.gateway.headers import claims_of, safe_id
 from forebay.gateway.passing import PassedGet
 from forebay.gateway.ports import Core, Directory, GatewaySettings
 from forebay.gateway.progress import Progress
@@ -101,7 +101,7 @@ class Gateway:
 
     def _admit(self, exchange: Exchange, route: AdmittedRoute) -> None:
         try:
-            claims = read_claims(exchange.head.headers, self.core.now(), self.routing.serving.classes)
+            claims = claims_of(exchange.head, self.routing.serving.classes)
         except BadRequest as error:
             self._answer_unasked(exchange, plain_error(400, "invalid_request", error.message, error.param))
             return

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay.gateway.demand import BadRequest
-from forebay.http.message import Headers, end_to_end_headers
+from forebay.http.message import Headers, RequestHead, end_to_end_headers
 
-__all__ = ["Claims", "answer_headers", "read_claims", "safe_id"]
+__all__ = ["Claims", "answer_headers", "claims_of", "read_claims", "safe_id"]
 
 ID_LENGTH: Final = 128
 _SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
@@ -62,26 +62,36 @@ _OWN_ONLY: Final = frozenset({_CLASS, _SESSION, _EXPLAIN})
 
 @dataclass(slots=True)
 class Claims:
-    """What the headers of one request say."""
+    """What the headers of one request say. Shared by requests with the same headers; times count from arrival."""
 
+    classes: tuple[str, ...]
+    """Those configured when it was read."""
     forward: bytes = b""
     """Header lines for the engine, each with its CRLF; without host and framing."""
     class_name: str | None = None
-    first_token_by_s: float | None = None
-    patience_until_s: float | None = None
+    first_token_within_s: float | None = None
+    patience_s: float | None = None
     session: str | None = None
     retry_count: int = 0
     explain: bool = False
     request_id: bytes | None = None
 
 
-def read_claims(headers: Headers, now_s: float, classes: tuple[str, ...]) -> Claims:
-    """Reads the headers of a request that arrived at `now_s`.
+def claims_of(head: RequestHead, classes: tuple[str, ...]) -> Claims:
+    """What a request claims: from its head's digest if the client said the same before. Raises: BadRequest."""
+    claims = head.digest
+    if type(claims) is not Claims or claims.classes is not classes:
+        claims = head.digest = read_claims(head.headers, classes)
+    return claims
+
+
+def read_claims(headers: Headers, classes: tuple[str, ...]) -> Claims:
+    """Reads the headers of a request.
 
     Raises:
         BadRequest: A header of ours has a value that cannot be meant.
     """
-    claims = Claims()
+    claims = Claims(classes)
     lines: list[bytes] = []
     named: frozenset[bytes] = frozenset()
     for name, value in headers:
@@ -95,7 +105,7 @@ def read_claims(headers: Headers, now_s: float, classes: tuple[str, ...]) -> Cla
         elif kind == _REQUEST_ID:
             claims.request_id = safe_id(value) or None
         elif kind != _DROP:
-            _read(claims, kind, (name, value), now_s, classes)
+            _read(claims, kind, (name, value))
             if kind not in _OWN_ONLY and name != b"x-forebay-deadline-ms":
                 lines.append(b"%b: %b\r\n" % (name, value))
     if claims.request_id is not None:
@@ -111,11 +121,10 @@ def safe_id(value: bytes) -> bytes:
     return value[:ID_LENGTH].translate(None, _UNSAFE)
 
 
-def _read(
-    claims: Claims, kind: int, field: tuple[bytes, bytes], now_s: float, classes: tuple[str, ...]
-) -> None:
+def _read(claims: Claims, kind: int, field: tuple[bytes, bytes]) -> None:
     """One header that says something to us. Deadlines only tighten."""
     name, value = field
+    classes = claims.classes
     if kind in (_CLASS, _OBJECTIVE):
         claimed = value.decode("latin-1").strip()
         if claimed in classes:
@@ -129,12 +138,12 @@ def _read(
         if within_s is None:
             said = name.decode("ascii")
             raise BadRequest(f"{said} must be a positive number of milliseconds.", said)
-        claims.first_token_by_s = _sooner(claims.first_token_by_s, now_s + within_s)
+        claims.first_token_within_s = _sooner(claims.first_token_within_s, within_s)
     elif kind in (_SDK_TIMEOUT, _ENVOY_TIMEOUT):
         # Set by libraries, which also send words here: what is no number says nothing.
         within_s = _positive(value, STAINLESS_SHARE if kind == _SDK_TIMEOUT else 1e-3)
         if within_s is not None:
-            claims.patience_until_s = _sooner(claims.patience_until_s, now_s + within_s)
+            claims.patience_s = _sooner(claims.patience_s, within_s)
     elif kind == _SESSION:
         claims.session = safe_id(value).decode("ascii") or None
     elif kind == _RETRY:

@@ -1,4 +1,4 @@
-"""Tells the core, in batches, which streams moved; and lets go of heads that were held long enough.
+"""Tells the core, in batches, which streams moved; and lets go of answers that were held long enough.
 
 One timer for the whole gateway, armed only while something is to be reported: a stream that relays a token costs an
 addition and, once per interval, an entry in a batch.
@@ -20,7 +20,8 @@ from forebay.admission.model import EndpointId, TicketId
 __all__ = ["HELD_HEAD_S", "Mover", "Progress"]
 
 HELD_HEAD_S: Final = 15.0
-"""Comments before the first event are held with the head for this long; then both go out."""
+"""Comments before the first event are held with the head for this long; then both go out. An error answer has the
+same time for its body."""
 
 PAUSED_REPORT_S: Final = 2.0
 
@@ -41,7 +42,7 @@ class Mover(Protocol):
     over: bool
 
     def release_head(self) -> None:
-        """Send the held head now."""
+        """It was held long enough: send it, or do without the rest of it."""
 
 
 class Progress:
@@ -78,7 +79,7 @@ class Progress:
             mover.reported_event_s = 0.0
 
     def hold(self, mover: Mover) -> None:
-        """A head with comments behind it is held from now on."""
+        """A head is held from now on, until the first event or the whole error is there."""
         self._held.append((self.now() + HELD_HEAD_S, mover))
         self._arm()
 

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
-from forebay.admission.model import DecisionRecord, Demand, Refusal, TicketId, Usage
+from forebay.admission.model import ANONYMOUS, DecisionRecord, Demand, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
@@ -46,7 +46,7 @@ from forebay.gateway.routes import AdmittedRoute
 from forebay.gateway.routing import Routing, Unroutable
 from forebay.gateway.upstreams import Upstreams
 from forebay.http.exchange import BodyFailure, Exchange
-from forebay.http.message import Headers, get_header
+from forebay.http.message import Headers, encode_headers, get_header
 
 __all__ = ["Desk", "Relay"]
 
@@ -79,12 +79,15 @@ class _Stage(Enum):
 _READING, _WAITING, _RUNNING, _RELAYING, _OVER = _Stage
 _NO_TICKET: Final = TicketId(0)
 _NOT_WAITED: Final = (b"x-queue-time", b"0.000")
+_NOT_WAITED_LINES: Final = b"x-forebay-id: %b\r\nx-request-id: %b\r\nx-queue-time: 0.000\r\n"
+"""The headers of nearly every answer."""
 
 
 class Relay:
     """The life of one request to an inference path. Listener of its ticket and owner of its attempts."""
 
     __slots__ = (
+        "_arrived_s",
         "_attempt",
         "_body",
         "_claims",
@@ -106,6 +109,7 @@ class Relay:
         self._exchange = exchange
         self._route = route
         self._claims = claims
+        self._arrived_s = desk.core.now()
         self._stage = _READING
         self._ticket = _NO_TICKET
         self._body = b""
@@ -122,21 +126,24 @@ class Relay:
     def begin(self) -> None:
         """Reads the body, or refuses it unread."""
         exchange = self._exchange
-        declared_bytes = exchange.head.content_length or 0
-        room = self._desk.bodies
-        limit_bytes = self._desk.settings.max_body_bytes
+        settings = self._desk.settings
+        limit_bytes = min(settings.max_body_bytes, settings.max_waiting_bytes)
+        # A chunked body has one byte at the least.
+        declared_bytes = 1 if exchange.head.chunked else exchange.head.content_length or 0
         if declared_bytes > limit_bytes:
             self._body_failed(BodyFailure.TOO_LARGE)
-            return
-        if exchange.head.chunked:
-            # The length is not known, so all that it may become is set aside while it is read.
-            declared_bytes = min(limit_bytes, max(room.left_bytes(), 1))
-        if not room.reserve(declared_bytes):
-            self._refuse_for_bytes()
-            return
-        self._reserved_bytes = declared_bytes
-        exchange.on_disconnect = self._client_left
-        exchange.read_body(declared_bytes, self._arrived, self._body_failed)
+        elif declared_bytes > self._desk.bodies.left_bytes():
+            self._body_failed(BodyFailure.NO_ROOM)
+        else:
+            exchange.on_disconnect = self._client_left
+            exchange.read_body(limit_bytes, self._arrived, self._body_failed, self._reserve)
+
+    def _reserve(self, piece_bytes: int) -> bool:
+        """Room is taken for what has come, not for what was announced: announcing costs a client nothing."""
+        if not self._desk.bodies.reserve(piece_bytes):
+            return False
+        self._reserved_bytes += piece_bytes
+        return True
 
     def _arrived(self, body: bytes) -> None:
         self._release_reserved()
@@ -163,67 +170,67 @@ class Relay:
 
     def _demand(self, ask: Ask, pool_name: str, body_bytes: int) -> Demand:
         claims = self._claims
-        return Demand(
-            ticket=self._ticket,
-            pool=pool_name,
-            class_name=claims.class_name or self._desk.routing.serving.default_class,
-            model=ask.model or "",
-            stream=ask.stream,
-            prompt_bytes=ask.prompt_bytes,
-            body_bytes=body_bytes,
-            prompt_tokens=ask.prompt_tokens,
-            extra_prompt_tokens=ask.extra_prompt_tokens,
-            max_output_tokens=ask.max_output_tokens,
-            samples=ask.samples,
-            first_token_by_s=claims.first_token_by_s,
-            patience_until_s=claims.patience_until_s,
-            session=claims.session,
-            retry_count=claims.retry_count,
+        within_s, patience_s = claims.first_token_within_s, claims.patience_s
+        return Demand(  # by position: by name costs three times as much
+            self._ticket,
+            pool_name,
+            claims.class_name or self._desk.routing.serving.default_class,
+            ask.model or "",
+            ask.stream,
+            ask.prompt_bytes,
+            body_bytes,
+            ANONYMOUS,
+            ask.prompt_tokens,
+            ask.extra_prompt_tokens,
+            ask.max_output_tokens,
+            ask.samples,
+            True,
+            None if within_s is None else self._arrived_s + within_s,
+            None if patience_s is None else self._arrived_s + patience_s,
+            claims.session,
+            claims.retry_count,
         )
 
     def _body_failed(self, failure: BodyFailure) -> None:
-        limited_bytes = self._reserved_bytes
         self._release_reserved()
-        settings = self._desk.settings
         if failure is BodyFailure.TOO_LARGE:
-            if 0 < limited_bytes < settings.max_body_bytes:
-                self._refuse_for_bytes()
-                return
-            message = f"The request body is larger than {settings.max_body_bytes} bytes, the limit here."
-            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message, bound="body_bytes")
+            answer = self._too_large()
+        elif failure is BodyFailure.NO_ROOM:
+            answer = self._no_room()
         elif failure is BodyFailure.TIMEOUT:
             answer = plain_error(408, "request_timeout", "The request body came too slowly.")
         else:
             answer = plain_error(400, "invalid_request", "The request body's chunked coding is broken.")
         self._answer_early(answer)
 
-    def _refuse_for_bytes(self) -> None:
-        """No memory for another body: told before it is read."""
+    def _too_large(self) -> Answer:
+        settings = self._desk.settings
+        most, bound = settings.max_body_bytes, "body_bytes"
+        message = f"The request body is larger than {most} bytes, the limit here."
+        if settings.max_waiting_bytes < most:
+            most, bound = settings.max_waiting_bytes, "waiting_bytes"
+            message = f"The request body is larger than {most} bytes, all that may wait here."
+        return plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message, bound=bound)
+
+    def _no_room(self) -> Answer:
+        """No memory for this body: told before it is read, where its length was declared."""
         settings = self._desk.settings
         most = settings.max_waiting_bytes
-        if (self._exchange.head.content_length or 0) > most:
-            message = f"The request body is larger than {most} bytes, all that may wait here."
-            answer = plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message, bound="waiting_bytes")
-        else:
-            message = (
-                f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s."
-            )
-            answer = early_refusal(
-                settings.overload_status,
-                Outcome.QUEUE_FULL,
-                message,
-                wait_s=GUESSED_WAIT_S,
-                retry_after_s=self._desk.bodies.promise_s(),
-                bound="waiting_bytes",
-            )
-        self._answer_early(answer)
+        return early_refusal(
+            settings.overload_status,
+            Outcome.QUEUE_FULL,
+            f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s.",
+            wait_s=GUESSED_WAIT_S,
+            retry_after_s=self._desk.bodies.promise_s(),
+            bound="waiting_bytes",
+        )
 
     def _answer_early(self, answer: Answer) -> None:
         self._stage = _OVER
         self._desk.answered_early(answer.code)
         # Never known to the core, but the client can name it all the same.
         self._ticket = self._desk.core.new_ticket()
-        self._exchange.respond(answer.status, [*answer.headers, *self._identity([])], answer.body)
+        self._exchange.respond(answer.status, [*answer.headers, *self._identity()], answer.body)
 
     # What the core decides
 
@@ -265,7 +272,7 @@ class Relay:
             return
         self._leave()
         answer = refusal_answer(refusal, self._desk.settings.overload_status)
-        headers = [*answer.headers, *self._identity([])]
+        headers = [*answer.headers, *self._identity()]
         if self._hold is not None:
             headers.append((b"x-queue-position", b"%d" % self._hold.position))
         if self._claims.explain:
@@ -293,7 +300,7 @@ class Relay:
     def _answer_failure(self, effect: Abort, *, silent: bool) -> None:
         """No attempt gave an answer: the engine's own error where there is one, else ours."""
         error = self._engine_error
-        own = [*self.own_headers([]), (b"x-forebay-reason", effect.outcome.value.encode("ascii"))]
+        own = [*self._own_headers(None), (b"x-forebay-reason", effect.outcome.value.encode("ascii"))]
         if error is not None:
             headers = answer_headers(error.headers, own, sse=False)
             if error.status in (429, 503, 529) and get_header(error.headers, b"retry-after") is None:
@@ -314,9 +321,16 @@ class Relay:
 
     # What the attempt reports
 
-    def own_headers(self, engine: Headers) -> Headers:
+    def own_lines(self, engine_request_id: bytes | None) -> bytes:
+        """Our headers on an answer, as lines."""
+        if self._hold is not None or self._claims.explain:
+            return encode_headers(self._own_headers(engine_request_id))
+        own_id = self._desk.own_id(self._ticket)
+        return _NOT_WAITED_LINES % (own_id, self._claims.request_id or engine_request_id or own_id)
+
+    def _own_headers(self, engine_request_id: bytes | None) -> Headers:
         """Our headers on an answer: who it is, how long it waited and, where asked for, why."""
-        headers = self._identity(engine)
+        headers = self._identity(engine_request_id)
         hold, record = self._hold, self._dispatch
         if hold is not None and record is not None:
             headers.append((b"x-queue-time", seconds(record.waited_s)))
@@ -415,9 +429,9 @@ class Relay:
             self._desk.bodies.remove(self._reserved_bytes)
             self._reserved_bytes = 0
 
-    def _identity(self, engine: Headers) -> Headers:
+    def _identity(self, engine_request_id: bytes | None = None) -> Headers:
         own_id = self._desk.own_id(self._ticket)
-        request_id = self._claims.request_id or get_header(engine, b"x-request-id") or own_id
+        request_id = self._claims.request_id or engine_request_id or own_id
         return [(b"x-forebay-id", own_id), (b"x-request-id", request_id)]
 
     def _target(self) -> bytes:

@@ -25,6 +25,8 @@ class BodyFailure(Enum):
     """No byte for `body_timeout_s`, or not complete in `body_total_s`."""
     MALFORMED = "malformed"
     """The chunked coding is broken."""
+    NO_ROOM = "no_room"
+    """The owner would not keep another piece."""
 
 
 class RequestBody:
@@ -33,6 +35,7 @@ class RequestBody:
     __slots__ = (
         "_bytes",
         "_decoder",
+        "_keep",
         "_limit_bytes",
         "_on_body",
         "_on_failure",
@@ -60,6 +63,7 @@ class RequestBody:
         self.end_by = 0.0
         """Loop time by which it must be complete."""
         self._limit_bytes = 0
+        self._keep: Callable[[int], bool] | None = None
         self._on_body: Callable[[bytes], None] | None = None
         self._on_failure: Callable[[BodyFailure], None] | None = None
 
@@ -73,9 +77,11 @@ class RequestBody:
         limit_bytes: int,
         on_body: Callable[[bytes], None],
         on_failure: Callable[[BodyFailure], None],
+        keep: Callable[[int], bool] | None = None,
     ) -> None:
-        """From here on bytes are kept for `on_body`."""
+        """From here on bytes are kept for `on_body`, as long as `keep` agrees to each piece."""
         self._limit_bytes = limit_bytes
+        self._keep = keep
         self._on_body = on_body
         self._on_failure = on_failure
 
@@ -88,18 +94,20 @@ class RequestBody:
                 self.rest = data[left:]
                 data = data[:left]
                 self.done = True
-            self._bytes += data
             self.left_bytes = left - len(data)
-            return None
-        try:
-            # A bytearray, not a list of pieces: a piece of two bytes would cost twenty times its size.
-            self._bytes += decoder.feed(data)
-        except BadChunk:
-            return BodyFailure.MALFORMED
-        if len(self._bytes) > self._limit_bytes:
-            return BodyFailure.TOO_LARGE
-        self.done = decoder.done
-        self.rest = decoder.rest
+        else:
+            try:
+                data = decoder.feed(data)
+            except BadChunk:
+                return BodyFailure.MALFORMED
+            if len(self._bytes) + len(data) > self._limit_bytes:
+                return BodyFailure.TOO_LARGE
+            self.done = decoder.done
+            self.rest = decoder.rest
+        if self._keep is not None and not self._keep(len(data)):
+            return BodyFailure.NO_ROOM
+        # A bytearray, not a list of pieces: a piece of two bytes would cost twenty times its size.
+        self._bytes += data
         return None
 
     def drop(self, data: bytes) -> None:
@@ -137,5 +145,5 @@ class RequestBody:
 
     def forget(self) -> None:
         """Nobody wants it any more: frees what was read, and calls nobody."""
-        self._on_body = self._on_failure = None
+        self._on_body = self._on_failure = self._keep = None
         self._bytes = bytearray()

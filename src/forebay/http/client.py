@@ -17,6 +17,7 @@ from typing import Final
 
 from forebay.http.call import Call, CallFailure, Sink
 from forebay.http.fetching import FetchFailed, fetch
+from forebay.http.repeated import response_heads
 from forebay.http.upstream_connection import UpstreamConnection
 
 __all__ = ["Call", "CallFailure", "FetchFailed", "Sink", "Upstream", "fetch"]
@@ -42,6 +43,8 @@ class Upstream:
         """For the Host field of requests to this origin."""
         self.connect_timeout_s = connect_timeout_s
         self.idle_s = idle_s
+        self.heads = response_heads()
+        """The last head of an answer: an engine's answers look alike on all its connections."""
         self._idle: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
         self._connecting: dict[Call, asyncio.Task[None]] = {}

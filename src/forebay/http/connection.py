@@ -2,7 +2,7 @@
 
 For: `server`, which makes one per accepted socket. It owns the socket until `connection_lost`, and the bytes read
 and not yet used (at most one socket read beyond `read_ahead_bytes`). One exchange at a time; pipelined requests
-wait as bytes.
+wait as bytes, and wait longer while the client leaves answers unread: what it does not take must stay bounded.
 
 States, and what a byte from the client means in each:
 
@@ -29,14 +29,9 @@ from typing import Final, cast
 
 from forebay.http.body import BodyFailure, RequestBody
 from forebay.http.exchange import Exchange
-from forebay.http.head import (
-    METHOD_BYTES,
-    HeadRefused,
-    is_past_mending,
-    may_begin_request,
-    parse_request_head,
-)
+from forebay.http.head import METHOD_BYTES, HeadRefused, is_past_mending, may_begin_request
 from forebay.http.message import encode_headers, status_line
+from forebay.http.repeated import request_heads
 from forebay.http.serving import Serving
 from forebay.http.slow_reader import SlowReaderWatch
 
@@ -48,7 +43,6 @@ _CODES: Final = {408: "request_timeout", 431: "head_too_large"}
 
 _HEAD, _HELD, _BODY, _DRAIN, _LINGER, _CLOSING, _CLOSED = range(7)
 """The states of the table above. Plain integers: an enum member costs an attribute lookup at each use."""
-
 
 # Stands in before `connection_made`, so that no method has to ask.
 _NO_TRANSPORT: Final = asyncio.Transport()
@@ -64,6 +58,7 @@ class ServerConnection(asyncio.Protocol):
         "_dropped_bytes",
         "_exchange",
         "_head_begun",
+        "_heads",
         "_input",
         "_peer",
         "_reader",
@@ -95,6 +90,7 @@ class ServerConnection(asyncio.Protocol):
         self._input = b""
         self._scanned = 0
         self._head_begun = False
+        self._heads = request_heads()
         self._advancing = False
         self._reading_paused = False
         self._dropped_bytes = 0
@@ -157,6 +153,7 @@ class ServerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._tell_drain_change(False)
+        self._advance()
 
     # --- Called by the server -------------------------------------------------------------------------
 
@@ -185,6 +182,7 @@ class ServerConnection(asyncio.Protocol):
         limit_bytes: int,
         on_body: Callable[[bytes], None],
         on_failure: Callable[[BodyFailure], None],
+        keep: Callable[[int], bool] | None = None,
     ) -> None:
         """See `Exchange.read_body`."""
         body = self._body
@@ -203,7 +201,7 @@ class ServerConnection(asyncio.Protocol):
             on_failure(BodyFailure.TOO_LARGE)
             return
         limits = self._serving.limits
-        body.want(limit_bytes, on_body, on_failure)
+        body.want(limit_bytes, on_body, on_failure, keep)
         body.end_by = self._serving.now + limits.body_total_s
         if body.expected and not data:
             self.write(_CONTINUE)
@@ -299,7 +297,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._state == _HEAD and self._input and self._next_request():
+            while self._state == _HEAD and self._input and not self.write_paused and self._next_request():
                 pass
         finally:
             self._advancing = False
@@ -322,7 +320,7 @@ class ServerConnection(asyncio.Protocol):
             self._await_head(data[: limits.head_bytes])
             return False
         try:
-            head = parse_request_head(data[:size], limits.head_fields)
+            head = self._heads.find(data) or self._heads.read(data[:size], limits.head_fields)
         except HeadRefused as error:
             self._refuse(error.status, str(error))
             return False
@@ -381,7 +379,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _bound_read_ahead(self) -> None:
         """Stops reading while more than the bound lies unused, and only then."""
-        if self._state == _HELD and len(self._input) > self._serving.limits.read_ahead_bytes:
+        held = self._state == _HELD or (self._state == _HEAD and self.write_paused)
+        if held and len(self._input) > self._serving.limits.read_ahead_bytes:
             if not self._reading_paused:
                 self._reading_paused = True
                 self._transport.pause_reading()

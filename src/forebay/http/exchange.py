@@ -91,6 +91,7 @@ class Exchange:
         limit_bytes: int,
         on_body: Callable[[bytes], None],
         on_failure: Callable[[BodyFailure], None],
+        keep: Callable[[int], bool] | None = None,
     ) -> None:
         """Reads the whole body, decoded. May be called once.
 
@@ -100,13 +101,17 @@ class Exchange:
         `100 Continue` is sent first if the client waits for it and nothing of the body has come. Neither
         callback is called after the client has left (`on_disconnect` tells) or the exchange is over. After a
         failure the owner still has to answer; that answer closes the connection.
+
+        Args:
+            keep: Asked with the size of each piece that is to be kept while the rest is awaited; False ends the
+                reading with NO_ROOM. Not asked about a body that has arrived whole.
         """
         if self._connection is not None:
-            self._connection.read_body(limit_bytes, on_body, on_failure)
+            self._connection.read_body(limit_bytes, on_body, on_failure, keep)
 
     # --- The answer -----------------------------------------------------------------------------------
 
-    def respond(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
+    def respond(self, status: int, headers: Headers | bytes, body: bytes, *, close: bool = False) -> None:
         """Sends the whole answer and ends the exchange.
 
         `content-length`, `connection` and `date` are added here and must not be in `headers`. If the request
@@ -115,6 +120,7 @@ class Exchange:
         HEAD declares the length of `body` and sends none of it.
 
         Args:
+            headers: Fields, or the lines that `encode_headers` made of them.
             close: Close the connection afterwards in any case.
 
         Raises:
@@ -126,7 +132,7 @@ class Exchange:
             return
         if self._started:
             raise RuntimeError("the answer has already been started; use write and finish")
-        block = encode_headers(headers)
+        block = headers if isinstance(headers, bytes) else encode_headers(headers)
         keep = connection.settle_body(close)
         line = STATUS_LINES.get(status) or status_line(status)
         tail = connection.head_tail(keep)
@@ -139,12 +145,13 @@ class Exchange:
         self._over()
         connection.exchange_over(keep)
 
-    def start(self, status: int, headers: Headers, *, content_length: int | None) -> None:
+    def start(self, status: int, headers: Headers | bytes, *, content_length: int | None) -> None:
         """Sends the head of an answer whose body follows by `write`.
 
         It goes out together with what is written in the same round of the event loop, or else by itself.
 
         Args:
+            headers: As for `respond`.
             content_length: None if it is not known: chunked to HTTP/1.1 clients, ended by closing to 1.0.
 
         Raises: as `respond`.
@@ -154,7 +161,7 @@ class Exchange:
             return
         if self._started:
             raise RuntimeError("the answer has already been started")
-        block = encode_headers(headers)
+        block = headers if isinstance(headers, bytes) else encode_headers(headers)
         head = self.head
         self._mute = head.method == b"HEAD" or status in (204, 304)
         framing = b""

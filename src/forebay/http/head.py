@@ -19,6 +19,7 @@ import httptools
 from forebay.http.message import Headers, RequestHead, ResponseHead
 
 __all__ = [
+    "LENGTH_DIGITS",
     "METHOD_BYTES",
     "HeadRefused",
     "is_past_mending",
@@ -32,7 +33,7 @@ _TRANSFER_ENCODING: Final = b"transfer-encoding"
 METHOD_BYTES: Final = 25
 """No method, with the blank after it, is longer."""
 _METHOD_START: Final = re.compile(rb"[A-Z]{1,24}(?: |\Z)")
-_LENGTH_DIGITS: Final = 18
+LENGTH_DIGITS: Final = 18
 """Longest Content-Length that is taken at its word; more digits would be an exabyte."""
 
 
@@ -248,7 +249,7 @@ def _length(fields: _Collector, chunked: bool) -> int | None:
     if value is None or chunked:
         return None
     # isdigit() on bytes is ASCII only: no sign, no blank, no underscore passes to int().
-    if not value.isdigit() or len(value) > _LENGTH_DIGITS:
+    if not value.isdigit() or len(value) > LENGTH_DIGITS:
         raise HeadRefused("Content-Length is not a plain decimal number")
     return int(value)
 

@@ -118,6 +118,25 @@ class RequestHead:
     chunked: bool
     expects_continue: bool
     """True if the client waits for `100 Continue` before it sends the body."""
+    digest: object = None
+    """What the owner made of the fields. The next request on the connection has it too if its head differs only
+    in Content-Length, so nothing that depends on the length or on the time belongs here."""
+
+    def with_length(self, headers: Headers, content_length: int) -> RequestHead:
+        """The same head but for Content-Length, in `headers` as well."""
+        return RequestHead(
+            self.method,
+            self.target,
+            self.path,
+            self.query,
+            headers,
+            self.http_minor,
+            self.keep_alive,
+            content_length,
+            self.chunked,
+            self.expects_continue,
+            self.digest,
+        )
 
     @property
     def has_body(self) -> bool:
@@ -136,6 +155,14 @@ class ResponseHead:
     """True if the other side lets the connection live on after the answer."""
     content_length: int | None
     chunked: bool
+    digest: object = None
+    """As in `RequestHead`, for the engine's next answer."""
+
+    def with_length(self, headers: Headers, content_length: int) -> ResponseHead:
+        """The same head but for Content-Length, in `headers` as well."""
+        return ResponseHead(
+            self.status, self.reason, headers, self.keep_alive, content_length, self.chunked, self.digest
+        )
 
 
 def get_header(headers: Headers, name: bytes) -> bytes | None:

@@ -55,6 +55,7 @@ class _Usage(msgspec.Struct):
 
 _decode_event: Final = msgspec.json.Decoder(_Event).decode
 _decode_usage: Final = msgspec.json.Decoder(_Usage).decode
+_LARGEST_COUNT: Final = 2**53
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -307,5 +308,6 @@ def _count_of(usage: bytes) -> float:
         return 0.0
     for count in (counts.completion_tokens, counts.output_tokens, counts.total_tokens):
         if count is not None:
-            return float(count)
+            # A whole number of any length may stand there, and a float cannot hold it.
+            return float(min(count, _LARGEST_COUNT))
     return 0.0

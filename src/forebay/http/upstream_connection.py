@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from forebay.http.call import Call, CallFailure
 from forebay.http.chunked import BadChunk, ChunkedDecoder
-from forebay.http.head import HeadRefused, parse_response_head
+from forebay.http.head import HeadRefused
 from forebay.http.message import ResponseHead
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(call, CallFailure.MALFORMED, f"the head is longer than {HEAD_BYTES} bytes")
             return
         try:
-            head = parse_response_head(data[:size], HEAD_FIELDS)
+            head = self._upstream.heads.find(data) or self._upstream.heads.read(data[:size], HEAD_FIELDS)
         except HeadRefused as error:
             self._fail(call, CallFailure.MALFORMED, str(error))
             return
@@ -197,7 +197,9 @@ class UpstreamConnection(asyncio.Protocol):
         # The sink may have aborted the call.
         if self._call is not call:
             return
-        if rest:
+        if rest and self._state == _LENGTH:
+            self._length_data(call, rest)
+        elif rest:
             self.data_received(rest)
         elif self._state == _LENGTH and not self._left_bytes:
             self._complete(call)

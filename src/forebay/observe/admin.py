@@ -158,7 +158,7 @@ class _Views:
         ticket = self._process.ticket_of(request.path_params["request_id"])
         records = self._decisions.of_ticket(ticket) if ticket is not None else []
         if not records:
-            return _json({"error": "no such request, or too long ago"}, 404)
+            return _json({"error": "no such request, too long ago, or answered without a decision"}, 404)
         return _json({"ticket": ticket, "decisions": records})
 
 

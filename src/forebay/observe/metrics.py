@@ -64,11 +64,12 @@ _REFUSAL_CODES: Final = tuple(outcome.value for outcome in Outcome if outcome.gr
 class _ClassCounts:
     """What has settled in one class of one pool."""
 
-    __slots__ = ("duration", "met", "outcomes", "ttft", "wait", "wait_error")
+    __slots__ = ("duration", "met", "outcomes", "tenant_gpu_s", "ttft", "wait", "wait_error")
 
     def __init__(self) -> None:
         self.outcomes: dict[Outcome, int] = {}
         self.met = 0
+        self.tenant_gpu_s: dict[str, float] = {}
         self.wait = Histogram(_WAIT_BOUNDS_S)
         self.ttft = Histogram(_WAIT_BOUNDS_S)
         self.duration = Histogram(_DURATION_BOUNDS_S)
@@ -97,7 +98,6 @@ class Metrics:
         self._show_tenants = show_tenants
         self._counts: dict[tuple[str, str], _ClassCounts] = {}
         self._tenants = BoundedLabels(MAX_TENANTS)
-        self._tenant_gpu_s: dict[tuple[str, str], float] = {}
         self._errors: dict[str, int] = {}
         self.decision_s = Histogram(_DECISION_BOUNDS_S)
         self.lines_dropped: Callable[[], int] = lambda: 0
@@ -126,11 +126,22 @@ class Metrics:
                 counts.ttft.observe(settlement.ttft_s)
             if waited_s > 0:
                 counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
-            tenant = self._tenants.label(settlement.tenant) if self._show_tenants else "all"
-            key = (settlement.pool, tenant)
-            self._tenant_gpu_s[key] = self._tenant_gpu_s.get(key, 0.0) + settlement.charged_gpu_s
+            tenant = settlement.tenant if self._show_tenants else "all"
+            charged_gpu_s = counts.tenant_gpu_s.get(tenant)
+            if charged_gpu_s is None:
+                tenant = self._tenants.label(tenant)
+                charged_gpu_s = counts.tenant_gpu_s.get(tenant, 0.0)
+            counts.tenant_gpu_s[tenant] = charged_gpu_s + settlement.charged_gpu_s
         elif waited_s > 0:
             counts.wait.observe(waited_s)
+
+    def _tenant_gpu_s(self) -> dict[tuple[str, str], float]:
+        """GPU-seconds by pool and tenant, over all classes."""
+        sums: dict[tuple[str, str], float] = {}
+        for (pool, _), counts in self._counts.items():
+            for tenant, gpu_s in counts.tenant_gpu_s.items():
+                sums[pool, tenant] = sums.get((pool, tenant), 0.0) + gpu_s
+        return sums
 
     def count_error(self, where: str) -> None:
         """Count one of our own failures; `where` is a name in our code."""
@@ -186,7 +197,7 @@ class Metrics:
         tenants = CounterMetricFamily(
             "forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=("pool", "tenant")
         )
-        for tenant_key, gpu_s in self._tenant_gpu_s.items():
+        for tenant_key, gpu_s in self._tenant_gpu_s().items():
             tenants.add_metric(tenant_key, gpu_s)
         errors = CounterMetricFamily(
             "forebay_internal_errors_total", "Failures of Forebay's own code, by place.", labels=("where",)

@@ -67,6 +67,9 @@ class Delivery:
     def _one(self, effect: Effect) -> None:
         if type(effect) is Settle:
             self._listeners.pop(effect.settlement.ticket, None)
+            if self._held:
+                # Its client has left: nobody was told anything that would have ended the wait.
+                self._held.pop(effect.settlement.ticket, None)
             self._tell_settled(effect.settlement)
         elif type(effect) is Dispatch:
             if self._held:

@@ -147,7 +147,9 @@ class Driver:
 
     def _read_clock(self) -> float:
         # A timer may fire a little early, and `_wake` says then that its time has come: never go back behind that.
-        self._now_s = max(self._now_s, self.now())
+        now = self.now()
+        if now > self._now_s:
+            self._now_s = now
         return self._now_s
 
     def _wake(self) -> None:

@@ -516,14 +516,24 @@ def test_a_starting_pool_holds_until_the_first_sample(begin: Begin) -> None:
     assert [(1, "a")] == dispatched(scenario.sample("a", 1.0))
 
 
-@pytest.mark.parametrize(
-    "event", [Described(A, VLLM), SampleMissed(A, unreachable=False)], ids=["known", "mute"]
-)
-def test_an_engine_that_answers_at_all_can_be_used(begin: Begin, event: Event) -> None:
-    """Being identified, or answering without load figures, is evidence enough."""
+def test_an_engine_that_answers_at_all_can_be_used(begin: Begin) -> None:
+    """Being identified is evidence enough, also of an engine that does not tell its load."""
     scenario = begin(up=False)
     scenario.arrive(1, 0.5)
-    assert [(1, "a")] == dispatched(scenario.tell(event, 1.0))
+    assert [(1, "a")] == dispatched(scenario.tell(Described(A, VLLM), 1.0))
+    scenario.tell(SampleMissed(A, unreachable=False), 1.5)
+    assert [(2, "a")] == dispatched(scenario.arrive(2, 2.0))
+
+
+def test_an_engine_that_has_answered_nothing_yet_is_not_used(begin: Begin) -> None:
+    """One that takes connections and says nothing, or only that it is loading, gets no work; clients are told in time."""
+    scenario = begin(up=False)
+    scenario.arrive(1, 0.5, class_name="batch")
+    assert [] == scenario.tell(SampleMissed(A, unreachable=False), 2.0)
+    assert EndpointState.STARTING is scenario.state()
+    assert [(1, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(2.5))
+    assert [2] == held(scenario.arrive(2, 3.0))
+    assert [(2, "a")] == dispatched(scenario.sample("a", 3.5))
 
 
 def test_a_starting_pool_holds_for_the_connect_timeout_at_most(begin: Begin) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from forebay.admission.effects import Abort
 from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed
-from forebay.admission.model import Check, EndpointId, EndpointState
+from forebay.admission.model import Check, EndpointId, EndpointState, EngineInfo
 from forebay.admission.outcomes import Outcome
 from tests.unit.admission.build import (
     LLAMACPP,
@@ -364,12 +364,37 @@ def test_a_talking_neighbour_does_not_save_a_silent_stream(begin: Begin) -> None
     assert [(1, Outcome.UPSTREAM_FAILED)] == ended
 
 
-def test_an_unstreamed_request_has_its_own_time(begin: Begin) -> None:
-    """Ten minutes to its first byte, and then it has failed."""
-    scenario = begin()
+@pytest.mark.parametrize("info", [LLAMACPP, VLLM], ids=["counts-at-the-end", "unread"])
+def test_an_unstreamed_request_has_its_own_time(begin: Begin, info: EngineInfo) -> None:
+    """Ten minutes to its first byte, and then it has failed: silence alone proves nothing."""
+    scenario = begin(info=info)
     scenario.arrive(1, 0.0, stream=False)
     assert [] == scenario.run_until(599.9)
     assert [(1, Outcome.UPSTREAM_FAILED)] == turned_away(scenario.run_until(600.0))
+
+
+def test_an_unstreamed_request_ends_with_the_others_where_the_engine_stands_still(begin: Begin) -> None:
+    """An engine that answers its metrics and whose counters do not move hangs: nobody waits ten minutes for it."""
+    scenario = begin()
+    scenario.arrive(1, 0.0, stream=False)
+    scenario.sample("a", 5.0, running=1, output_tokens_total=7)
+    scenario.sample("a", 6.0, running=1, output_tokens_total=9)
+    ended: list[tuple[int, Outcome, float]] = []
+    for second in range(7, 80):
+        effects = scenario.run_until(float(second))
+        ended += [(*found, float(second)) for found in turned_away(effects)]
+        scenario.sample("a", float(second), running=1, output_tokens_total=9)
+    assert [(1, Outcome.UPSTREAM_FAILED, 66.0)] == ended
+
+
+def test_an_engine_that_moves_again_keeps_its_unstreamed_requests(begin: Begin) -> None:
+    """One that was stalled and whose counters move works: its long answers have their ten minutes."""
+    scenario = begin()
+    scenario.arrive(1, 0.0, stream=False)
+    for second in range(1, 200):
+        scenario.sample("a", float(second), running=1, output_tokens_total=second // 50)
+        assert [] == turned_away(scenario.run_until(second + 0.5))
+    assert {1: "a"} == scenario.running
 
 
 def test_an_impatient_request_behind_a_patient_one_is_watched(begin: Begin) -> None:

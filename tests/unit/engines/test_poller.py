@@ -367,6 +367,17 @@ def test_f061_odd_values_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == ["engine-1 reports values that cannot be used: vllm:kv_cache_usage_perc"]
 
 
+def test_what_was_found_is_logged_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    """One line says what the engine is, and a model's name cannot forge another."""
+    watch = Watch()
+    watch.engine.answers["/v1/models"] = answer(vllm_models("tiny\nforged"))
+    with caplog.at_level(logging.INFO):
+        watch.run(1)
+    (line,) = caplog.messages
+    assert line.startswith("engine-1 is vllm, models 'tiny\\nforged', context ")
+    assert "KV cache " in line
+
+
 def test_trouble_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
     """An outage is logged when it begins and when it ends, however many tries lie between."""
     watch = Watch()
@@ -376,7 +387,7 @@ def test_trouble_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) ->
             (1.0, lambda: setattr(watch.engine, "down", REFUSED)),
             (4.0, lambda: setattr(watch.engine, "down", None)),
         )
-    about = [message for message in caplog.messages if " is EngineInfo" not in message]
+    about = [message for message in caplog.messages if " is vllm" not in message]
     assert about == ["engine-1 cannot be read: connection refused", "engine-1 can be read again"]
     assert watch.poller.trouble == ""
 

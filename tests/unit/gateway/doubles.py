@@ -34,6 +34,13 @@ def chat_body(**fields: object) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]} | fields).encode()
 
 
+def fields_of(headers: Headers | bytes) -> dict[bytes, bytes]:
+    """Fields given as such or as lines."""
+    if not isinstance(headers, bytes):
+        return dict(headers)
+    return {name: value for name, _, value in (line.partition(b": ") for line in headers.split(b"\r\n")[:-1])}
+
+
 class ScriptedExchange(Exchange):
     """Notes what is sent to the client."""
 
@@ -55,22 +62,26 @@ class ScriptedExchange(Exchange):
         self.reads_at_once = True
 
     def read_body(
-        self, limit_bytes: int, on_body: Callable[[bytes], None], on_failure: Callable[[BodyFailure], None]
+        self,
+        limit_bytes: int,
+        on_body: Callable[[bytes], None],
+        on_failure: Callable[[BodyFailure], None],
+        keep: Callable[[int], bool] | None = None,
     ) -> None:
-        self.limit_bytes = limit_bytes
+        self.limit_bytes, self.keep = limit_bytes, keep
         self.arrive, self.failure = on_body, on_failure
         if self.reads_at_once:
             on_body(self.body)
 
-    def respond(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
+    def respond(self, status: int, headers: Headers | bytes, body: bytes, *, close: bool = False) -> None:
         if not self.ends:
-            self.status, self.headers, self.sent = status, dict(headers), body
+            self.status, self.headers, self.sent = status, fields_of(headers), body
             self._end("respond")
 
-    def start(self, status: int, headers: Headers, *, content_length: int | None) -> None:
+    def start(self, status: int, headers: Headers | bytes, *, content_length: int | None) -> None:
         if not self.ends:
             assert self.status is None, "a head was sent twice"
-            self.status, self.headers = status, dict(headers)
+            self.status, self.headers = status, fields_of(headers)
 
     def write(self, data: bytes) -> None:
         if not self.ends:

@@ -162,6 +162,8 @@ def test_waiting_bodies_are_counted_and_given_back(desk: Desk) -> None:
     """A body counts while it is read and while it waits, and not while it runs."""
     desk.core.on_arrival = lambda ticket: desk.core.hold(ticket, 3)
     exchange = desk.request(at_once=False)
+    assert exchange.keep is not None
+    assert exchange.keep(len(exchange.body))
     assert desk.bodies.taken_bytes == len(exchange.body)
     assert exchange.arrive is not None
     exchange.arrive(exchange.body)
@@ -210,11 +212,30 @@ def test_no_room_for_a_body_is_told_before_it_is_read() -> None:
     """What is over the rest of the room is refused unread; what can never fit is told so."""
     desk = Desk(GatewaySettings(max_waiting_bytes=100))
     first = desk.request(b"x" * 80, at_once=False)
+    assert first.keep is not None
+    assert first.keep(70)
     second = desk.request(b"x" * 80, at_once=False)
     assert (429, "queue_full", None) == (second.status, second.error()["code"], second.arrive)
     never = desk.request(b"x" * 200, at_once=False)
     assert (413, None) == (never.status, never.arrive)
     first.leave()
+    assert desk.bodies.taken_bytes == 0
+
+
+def test_an_announced_body_takes_no_room_before_it_comes() -> None:
+    """Bodies that only say how long they will be keep nobody out; the one for which there is no room is refused."""
+    desk = Desk(GatewaySettings(max_waiting_bytes=100))
+    slow = [desk.request(b"x" * 80, at_once=False) for _ in range(5)]
+    assert [None] * 5 == [exchange.status for exchange in slow]
+    first, second = slow[0], slow[1]
+    assert first.keep is not None
+    assert second.keep is not None
+    assert second.failure is not None
+    assert (True, False) == (first.keep(60), second.keep(60))
+    second.failure(BodyFailure.NO_ROOM)
+    assert (429, "queue_full") == (second.status, second.error()["code"])
+    for exchange in slow:
+        exchange.leave()
     assert desk.bodies.taken_bytes == 0
 
 

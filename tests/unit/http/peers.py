@@ -19,6 +19,7 @@ from forebay.http.connection import ServerConnection
 from forebay.http.exchange import Exchange
 from forebay.http.limits import ServerLimits
 from forebay.http.message import Headers, ResponseHead
+from forebay.http.repeated import response_heads
 from forebay.http.server import HttpServer
 from forebay.http.serving import Serving
 from forebay.http.upstream_connection import UpstreamConnection
@@ -211,6 +212,7 @@ class FakePool:
         self.retries: list[Call] = []
         self.may_retry = False
         self.calls = 0
+        self.heads = response_heads()
 
     def connection_opened(self, connection: UpstreamConnection) -> None:
         self.opened += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.admission.events import Arrived, Ended
+from forebay.admission.events import Arrived, AttemptFailed, Ended, Failure
 from forebay.admission.model import DecisionRecord, Settlement
 from forebay.admission.outcomes import Outcome
-from tests.unit.runtime.doubles import Bench, Kept, demand
+from tests.unit.runtime.doubles import ENGINE, Bench, Kept, demand
 
 
 def raises_on(*words: str) -> Kept:
@@ -97,7 +97,7 @@ def test_observers_see_why_a_request_was_given_up() -> None:
         records=[lambda r: seen.append(f"{r.action} {r.decided_by}")],
     )
     ticket, _ = bench.arrive()
-    bench.driver.feed(AttemptFailed(ticket, bench.ENDPOINT, Failure.CLOSED))
+    bench.driver.feed(AttemptFailed(ticket, ENGINE, Failure.CLOSED))
     assert ["dispatch passed", "abort other_endpoints", "settled upstream_failed"] == seen
 
 
