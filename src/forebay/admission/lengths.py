@@ -10,7 +10,9 @@ cannot use; taking it as a length would teach that answers are short just when c
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 PRIOR_BYTES_PER_TOKEN: Final = 4.0
@@ -31,6 +33,8 @@ LENGTH_DECAY: Final = 0.995
 """Per answer: the memory is about 200 answers."""
 _EDGES: Final = tuple(round(2 ** (k / 4)) for k in range(4, 73))
 """Bin borders in tokens, 2 to 262,144, four bins an octave: a bin is 19 % wide."""
+_UPPER: Final = (*_EDGES, 2 * _EDGES[-1])
+_MIDDLES: Final = tuple((lower + upper) / 2 for lower, upper in zip((1, *_EDGES), _UPPER, strict=True))
 _RESCALE_AT: Final = 1e12
 
 
@@ -69,13 +73,18 @@ class PromptRatio:
 class _Histogram:
     """Decayed counts per bin. Old observations shrink by making new ones larger."""
 
-    __slots__ = ("_increment", "cache", "counts", "observations")
+    __slots__ = ("_increment", "_mass", "_reserve", "_weight", "counts", "observations")
 
     def __init__(self) -> None:
         self.counts = [0.0] * (len(_EDGES) + 1)
         self._increment = 1.0
         self.observations = 0
-        self.cache: dict[int, tuple[int, int]] = {}
+        self._weight: list[float] = []
+        """Sums of the counts up to each bin; empty when they are to be worked out anew."""
+        self._mass: list[float] = []
+        """The same of the tokens in them."""
+        self._reserve = 0
+        """Upper border of the bin that holds the reserve quantile."""
 
     def observe(self, tokens: int) -> None:
         self.counts[bisect_left(_EDGES, tokens)] += self._increment
@@ -86,29 +95,23 @@ class _Histogram:
             self._increment = 1.0
         # Estimates move little with one answer; recomputing them for each arrival would cost more than it gives.
         if self.observations % SUMMARISED_EVERY == 0 or self.observations < TRUSTED_AFTER:
-            self.cache.clear()
+            self._weight = []
 
     def summary(self, cap: int) -> tuple[int, int]:
         """(mean, reserve quantile) of min(length, cap)."""
-        found = self.cache.get(cap)
-        if found is None:
-            if len(self.cache) >= 256:
-                self.cache.clear()
-            found = self.cache[cap] = self._summarise(cap)
-        return found
+        if not self._weight:
+            self._summarise()
+        uncut = bisect_right(_MIDDLES, cap)
+        total = self._weight[-1]
+        mean = (self._mass[uncut] + cap * (total - self._weight[uncut])) / total
+        return round(mean) or 1, min(self._reserve, cap)
 
-    def _summarise(self, cap: int) -> tuple[int, int]:
-        total = sum(self.counts)
-        mean = below = 0.0
-        reserve = 0
-        for index, count in enumerate(self.counts):
-            upper = _EDGES[index] if index < len(_EDGES) else 2 * _EDGES[-1]
-            lower = _EDGES[index - 1] if index else 1
-            mean += count * min((lower + upper) / 2, cap)
-            below += count
-            if not reserve and below >= RESERVE_QUANTILE * total:
-                reserve = min(upper, cap)
-        return max(1, round(mean / total)), max(1, reserve)
+    def _summarise(self) -> None:
+        """Add the counts up, so that a summary takes a bisection whatever the cap: caps differ with each prompt."""
+        self._weight = list(accumulate(self.counts, initial=0.0))
+        self._mass = list(accumulate(map(mul, self.counts, _MIDDLES), initial=0.0))
+        index = bisect_left(self._weight, RESERVE_QUANTILE * self._weight[-1], 1) - 1
+        self._reserve = _UPPER[index]
 
 
 class OutputLengths:

@@ -107,11 +107,12 @@ class Watch:
             self._rescue(endpoint, now)
         for ticket in list(endpoint.running.values()):
             patience = self._patience_s(ticket, endpoint, now)
-            silent = now - self._silent_from_s(ticket, endpoint, now)
-            if ticket.phase is Phase.RUNNING and silent >= patience:
+            since = self._silent_from_s(ticket, endpoint, now)
+            # The same sum as in `_set`: a difference may be rounded to less than the patience, for ever.
+            if ticket.phase is Phase.RUNNING and now >= since + patience:
                 began = ticket.first_token_s is not None
                 outcome = Outcome.UPSTREAM_INTERRUPTED if began else Outcome.UPSTREAM_FAILED
-                check = Check("silence", silent, patience, False)
+                check = Check("silence", now - since, patience, False)
                 detail = f"The engine sent nothing for {patience:g} s."
                 self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=True)
         self._after_leaving(endpoint, pool, now)

@@ -103,7 +103,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         serving = self._serving
         self._transport = cast(asyncio.Transport, transport)
-        if serving.closing or len(serving.connections) >= serving.limits.connections:
+        if serving.closing or not serving.has_room():
             self._state = _CLOSED
             self._transport.abort()
             return
@@ -166,10 +166,12 @@ class ServerConnection(asyncio.Protocol):
             self._deadline = inf
             self._expire()
 
-    def close_idle(self) -> None:
-        """Closes the connection if no request is with an owner and nothing of one has come."""
-        if self._state == _HEAD and not self._input:
+    def close_idle(self) -> bool:
+        """Closes the connection if no request is with an owner and nothing of one has come; True if it did."""
+        idle = self._state == _HEAD and not self._input
+        if idle:
             self._close()
+        return idle
 
     def drop(self) -> None:
         """Closes at once; what is unsent is lost."""

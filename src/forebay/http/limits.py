@@ -44,7 +44,7 @@ class ServerLimits:
     """Most bytes dropped in that time. Dropping costs no memory; a client that sends its whole body before it
     reads needs all of it taken to see the answer at all."""
     connections: int = 16384
-    """Most connections at once; one beyond is closed at once."""
+    """Most connections at once. For one beyond, an idle one is closed; if none is found it is closed itself."""
 
     @property
     def sweep_s(self) -> float:

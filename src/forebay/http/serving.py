@@ -1,14 +1,15 @@
 """What all connections of one server share, and what the layer above implements to be served.
 
-Owns the set of open connections and the coarse clock that they read. Never starts or closes anything itself:
-`server` does.
+Owns the set of open connections and the coarse clock that they read. Starts nothing, and closes nothing but an idle
+connection that has to give way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.http.limits import ServerLimits
 from forebay.http.message import Headers
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from forebay.http.exchange import Exchange
 
 __all__ = ["Handler", "Serving"]
+
+_LOOKED_AT: Final = 64
+"""Connections that are looked at for an idle one: in a flood, each new one must not cost a look at all the others."""
 
 
 class Handler(Protocol):
@@ -71,6 +75,12 @@ class Serving:
         self.close_tail = self.keep_tail = self.keep_tail_old = b""
         """Last lines of an answer's head, after which its connection closes, lives on, lives on with an
         HTTP/1.0 client."""
+
+    def has_room(self) -> bool:
+        """True if one more connection may be kept. Where there are too many, an idle one gives way."""
+        if len(self.connections) < self.limits.connections:
+            return True
+        return any(connection.close_idle() for connection in islice(self.connections, _LOOKED_AT))
 
     def refresh(self, now: float, unix_time_s: float) -> None:
         """Sets the clock and the Date field. HTTP dates have whole seconds, so a sweep is exact enough."""

@@ -197,9 +197,7 @@ class UpstreamConnection(asyncio.Protocol):
         # The sink may have aborted the call.
         if self._call is not call:
             return
-        if rest and self._state == _LENGTH:
-            self._length_data(call, rest)
-        elif rest:
+        if rest:
             self.data_received(rest)
         elif self._state == _LENGTH and not self._left_bytes:
             self._complete(call)

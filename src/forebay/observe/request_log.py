@@ -18,6 +18,7 @@ __all__ = ["RequestLog"]
 
 _log = logging.getLogger("forebay.requests")
 
+_LOGGED: Final = (Group.FAILED, Group.LEFT)
 LINES_PER_S: Final = 20.0
 BURST: Final = 100.0
 _TEXT_LENGTH: Final = 128
@@ -57,7 +58,7 @@ class RequestLog:
     def on_settlement(self, settlement: Settlement) -> None:
         """A closed ticket: a line if it failed or was left."""
         group = settlement.outcome.group
-        if group not in (Group.FAILED, Group.LEFT) or not self._may_write():
+        if group not in _LOGGED or not self._may_write():
             return
         _log.log(
             logging.INFO if settlement.outcome is Outcome.CLIENT_GONE else logging.WARNING,

@@ -1,49 +1,31 @@
-"""Serves the admin API with uvicorn on the event loop of the gateway.
+"""Serves the admin API on the event loop of the gateway.
 
-Owns the listening socket of the admin port. Signals are the process's business: uvicorn would take them for itself.
+Owns the listening socket of the admin port.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Iterator
-from typing import Any
-
-import uvicorn
+from typing import Final
 
 from forebay.config.units import Address
+from forebay.http.server import HttpServer, ServerLimits
+from forebay.runtime.asgi import Application, AsgiHandler
 
 __all__ = ["AdminServer"]
 
-_BACKLOG = 128
-_CONNECTIONS = 256
-"""More are answered 503 by uvicorn: scrapes and people need a handful."""
-_STOP_S = 1
+_LIMITS: Final = ServerLimits(connections=256, head_bytes=16 * 1024)
+"""Scrapes and people need a handful of connections."""
+_STOP_S: Final = 1.0
 
 
 class AdminServer:
     """One ASGI application on one address."""
 
-    def __init__(self, app: Any, address: Address) -> None:
+    def __init__(self, app: Application, address: Address) -> None:
         self._address = address
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                loop="none",
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                limit_concurrency=_CONNECTIONS,
-                timeout_graceful_shutdown=_STOP_S,
-            )
-        )
-        self._task: asyncio.Task[None] | None = None
+        self._server = HttpServer(AsgiHandler(app), _LIMITS)
         self.port = address.port
 
     async def start(self) -> None:
@@ -52,30 +34,11 @@ class AdminServer:
             self._address.host, self._address.port, type=socket.SOCK_STREAM
         )
         family, _, _, _, where = infos[0]
-        listener = socket.create_server((where[0], where[1]), family=family, backlog=_BACKLOG)
-        self.port = listener.getsockname()[1]
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
-        await self._server.up.wait()
+        # One socket, also for a name with several addresses: with port 0 each would get a port of its own.
+        listener = socket.create_server((where[0], where[1]), family=family)
+        await self._server.start("", 0, sock=listener)
+        self.port = self._server.port
 
     async def stop(self) -> None:
         """Stop listening; answers under way have a second."""
-        if self._task is not None:
-            self._server.should_exit = True
-            await self._task
-            self._task = None
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().startup(sockets)
-        finally:
-            self.up.set()
+        await self._server.close(_STOP_S)

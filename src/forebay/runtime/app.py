@@ -13,10 +13,11 @@ import errno
 import gc
 import logging
 import re
+import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from forebay.admission.events import Described, DrainStarted, EndpointsChanged, Event
@@ -50,6 +51,9 @@ _DRAIN_LOOK_S: Final = 0.05
 """Between two looks at what is still open while draining; never used while serving."""
 _CLOSE_S: Final = 1.0
 """For the last bytes of answers on their way to clients, once everything has ended."""
+_OTHER_FILES: Final = 64
+"""Open files that are not for requests: listeners, the admin port, readings of the engines, the log."""
+_FEWEST_CONNECTIONS: Final = 8
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Requests make little that only the collector can free; a full collection would stop the loop for milliseconds."""
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{1,32}-[0-9a-f]{1,16}")
@@ -120,7 +124,7 @@ class App:
         )
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early_answers
-        self.server = HttpServer(self.gateway, ServerLimits(head_timeout_s=config.limits.head_timeout))
+        self.server = HttpServer(self.gateway, _server_limits(config))
         credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
         access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
         self.admin = AdminServer(admin_app(self, self.metrics, self.decisions, access), config.admin)
@@ -276,6 +280,17 @@ def _configured_pool(pool: Pool) -> ConfiguredPool:
         models=tuple(pool.models or ()),
         engine="openai" if pool.engine == "auto" else pool.engine,
     )
+
+
+def _server_limits(config: Config) -> ServerLimits:
+    limits = ServerLimits(head_timeout_s=config.limits.head_timeout)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits
+    # A request needs a second file, its connection to the engine. Without this bound clients could take them all, and
+    # engines that cannot be connected to for want of one would be taken for dead.
+    most = max(_FEWEST_CONNECTIONS, (files - _OTHER_FILES) // 2)
+    return replace(limits, connections=min(limits.connections, most))
 
 
 def _gateway_settings(config: Config, settings: Settings) -> GatewaySettings:

@@ -526,7 +526,7 @@ def test_an_engine_that_answers_at_all_can_be_used(begin: Begin) -> None:
 
 
 def test_an_engine_that_has_answered_nothing_yet_is_not_used(begin: Begin) -> None:
-    """One that takes connections and says nothing, or only that it is loading, gets no work; clients are told in time."""
+    """One that takes connections and says nothing, or only that it is loading, gets no work; clients are told soon."""
     scenario = begin(up=False)
     scenario.arrive(1, 0.5, class_name="batch")
     assert [] == scenario.tell(SampleMissed(A, unreachable=False), 2.0)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from forebay.admission.lengths import OutputLengths, PromptRatio
+from forebay.admission.lengths import _EDGES, OutputLengths, PromptRatio
 
 PLENTY = 100_000
 
@@ -155,9 +157,14 @@ def test_an_endless_answer_is_counted() -> None:
     assert (500, 500) == seen.expect("standard", 500, 10**9)
 
 
-def test_clients_cannot_grow_the_cache_with_odd_limits() -> None:
-    """A thousand different limits leave a bounded number of remembered summaries."""
-    seen = answers(*[100] * 64)
-    for limit in range(1, 1001):
-        seen.expect("standard", limit, PLENTY)
-    assert len(seen._by_class["standard"].cache) <= 256
+def test_any_limit_cuts_every_bin_alike() -> None:
+    """What is expected under a limit is the mean over all bins, each cut at it, whatever the limit."""
+    seen = answers(*[3 * k * k + 1 for k in range(64)])
+    histogram = seen._by_class["standard"]
+    edges = (1, *_EDGES, 2 * _EDGES[-1])
+    middles = [(lower + upper) / 2 for lower, upper in pairwise(edges)]
+    for limit in (1, 2, 3, 50, 999, 20_000, 10**6):
+        cut = sum(count * min(middle, limit) for count, middle in zip(histogram.counts, middles, strict=True))
+        mean, reserved = seen.expect("standard", limit, 10**9)
+        assert mean == max(1, round(cut / sum(histogram.counts)))
+        assert 1 <= reserved <= limit

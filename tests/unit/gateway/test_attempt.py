@@ -155,15 +155,29 @@ async def test_our_error_event_stands_alone(bench: Bench) -> None:
     bench.desk.gateway.close()
 
 
-def test_an_error_answer_is_kept_up_to_a_bound() -> None:
-    """A huge error page is not kept: the client gets our own words instead."""
+async def test_an_error_answer_is_kept_up_to_a_bound() -> None:
+    """A huge error page is not kept or waited for: the client gets our own words instead."""
     bench = Bench(stream=False)
     bench.core.on_failure = bench.core.abort
     bench.sink.on_head(plain_head(500))
-    for _ in range(3):
-        bench.sink.on_data(b"x" * (attempt.ERROR_BODY_BYTES // 2))
-    bench.sink.on_end()
+    bench.sink.on_data(b"x" * attempt.ERROR_BODY_BYTES)
+    assert bench.failures() == []
+    bench.sink.on_data(b"x")
     assert (502, "upstream_failed") == (bench.exchange.status, bench.exchange.error()["code"])
+    assert bench.desk.calls[0].aborted
+    bench.desk.gateway.close()
+
+
+async def test_an_error_answer_without_an_end_is_an_error() -> None:
+    """An engine that says 500 and then nothing has failed as soon as its body has had its time."""
+    bench = Bench(stream=False)
+    bench.core.on_failure = bench.core.abort
+    bench.sink.on_head(plain_head(500))
+    bench.core.clock_s += HELD_HEAD_S
+    bench.desk.gateway.progress.flush()
+    assert (502, "upstream_failed") == (bench.exchange.status, bench.exchange.error()["code"])
+    assert bench.desk.calls[0].aborted
+    bench.desk.gateway.close()
 
 
 async def test_a_large_plain_answer_streams_through() -> None:

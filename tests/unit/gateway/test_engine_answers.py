@@ -80,3 +80,16 @@ def test_usage_of_whole_answers() -> None:
     ) == Usage(3, 4)
     for body in (b'{"usage": null}', b"{}", b"<html>", b"[" * 100_000):
         assert engine_answers.usage_of_body(body) is None
+
+
+def test_what_is_passed_on_is_worked_out_once_for_each_head() -> None:
+    """The lines of an answer leave out framing and what is said anew, and are kept with the head."""
+    fields = [(b"content-type", b"text/event-stream"), (b"x-request-id", b"r"), (b"connection", b"close")]
+    answer = ResponseHead(200, b"", fields, True, None, True)
+    passed = engine_answers.passed_head(answer)
+    assert passed.is_stream
+    assert passed.lines == (
+        b"content-type: text/event-stream\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+    )
+    assert passed.request_id == b"r"
+    assert engine_answers.passed_head(answer) is passed

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.gateway.demand import BadRequest
-from forebay.gateway.headers import Claims, answer_headers, read_claims, safe_id
+from forebay.gateway.headers import Claims, answer_headers, claims_of, read_claims, safe_id
+from forebay.http.message import RequestHead
 
 CLASSES = ("realtime", "standard", "batch")
 
@@ -125,3 +126,14 @@ def test_streams_are_marked_against_buffering() -> None:
     assert {(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")} <= set(marked)
     own_word = answer_headers([(b"cache-control", b"private"), (b"x-accel-buffering", b"no")], [], sse=True)
     assert own_word == [(b"cache-control", b"private"), (b"x-accel-buffering", b"no")]
+
+
+def test_claims_are_read_once_for_each_head() -> None:
+    """Claims are kept with the head they were read from, until other classes are configured."""
+    fields = [(b"x-forebay-class", b"batch")]
+    head = RequestHead(b"POST", b"/", "/", b"", fields, 1, True, 0, False, False)
+    read = claims_of(head, CLASSES)
+    assert claims_of(head, CLASSES) is read
+    assert read.class_name == "batch"
+    with pytest.raises(BadRequest):
+        claims_of(head, ("realtime",))

@@ -112,7 +112,7 @@ def test_an_endpoint_that_is_gone_is_a_failed_attempt(desk: Desk) -> None:
     assert [Failure.CONNECT] == [e.failure for e in desk.core.events if isinstance(e, AttemptFailed)]
 
 
-def test_the_engines_error_is_kept_for_the_end(desk: Desk) -> None:
+async def test_the_engines_error_is_kept_for_the_end(desk: Desk) -> None:
     """When no attempt helps, the answer is the last error that an engine gave, with our id and reason."""
     desk.core.on_failure = desk.core.abort
     exchange = desk.request(headers=[(b"x-request-id", b"r")])
@@ -124,6 +124,7 @@ def test_the_engines_error_is_kept_for_the_end(desk: Desk) -> None:
     assert exchange.headers[b"x-forebay-reason"] == b"upstream_failed"
     assert exchange.headers[b"x-request-id"] == b"r"
     assert b"retry-after" in exchange.headers
+    desk.gateway.close()
 
 
 def test_a_silent_engine_is_a_504(desk: Desk) -> None:
