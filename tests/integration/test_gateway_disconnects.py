@@ -129,7 +129,9 @@ async def test_leaving_while_the_body_is_read_leaves_nothing(framing: str, how: 
     engine = FakeEngine()
     async with running(Stack([engine])) as stack:
         client = await stack.client()
-        await client.send(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n5\r\n".encode())
+        await client.send(
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n5\r\nab".encode()
+        )
         await eventually(lambda: stack.gateway.bodies.taken_bytes > 0)
         leave(client, how)
         await stack.idle()

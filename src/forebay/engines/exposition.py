@@ -23,6 +23,9 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 PAGE_LINES: Final = 200_000
 """The most lines that are read: bounds time and memory also for a page of line feeds."""
 
+WANTED_LINES: Final = 20_000
+"""The most lines of wanted series that are read: they cost most, and 100 ranks have a tenth of it."""
+
 # Possessive quantifiers, so that a hostile line is rejected in one pass. A brace or a comma inside a quoted label
 # value belongs to the value. After the value may come a timestamp, an exemplar, or both; neither is of interest.
 _LINE = re.compile(
@@ -36,7 +39,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 class PageTooLarge(ValueError):
-    """The page has more bytes or lines than any engine's honest page would."""
+    """The page has more bytes, lines or series than any engine's honest page would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class PageReader:
         """The wanted series of this page.
 
         Raises:
-            PageTooLarge: more than `PAGE_BYTES` or `PAGE_LINES`.
+            PageTooLarge: more than `PAGE_BYTES`, `PAGE_LINES` or `WANTED_LINES`.
         """
         if len(page) > PAGE_BYTES:
             raise PageTooLarge(f"the metrics page has {len(page)} bytes; at most {PAGE_BYTES} are read")
@@ -78,6 +81,7 @@ class PageReader:
         wanted = self._wanted
         series: dict[str, dict[bytes, float]] = {}
         broken: dict[str, None] = {}
+        wanted_lines = 0
         for line in lines:
             brace = line.find(b"{")
             if brace >= 0:
@@ -90,6 +94,9 @@ class PageReader:
             name = wanted.get(raw_name)
             if name is None:
                 continue
+            wanted_lines += 1
+            if wanted_lines > WANTED_LINES:
+                raise PageTooLarge(f"the metrics page has more than {WANTED_LINES} lines of series that are read")
             match = _LINE.fullmatch(line)
             value = _number(match["value"]) if match else None
             if match is None or value is None:

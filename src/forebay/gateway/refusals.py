@@ -210,7 +210,7 @@ def _refusal_message(refusal: Refusal) -> str:
         name = decisive.name.replace("_", " ")
         parts.append(f"Decided by {name}: {_number(decisive.value)}, limit {_number(decisive.limit)}.")
     if refusal.retry_after_s is not None and refusal.outcome.group is not Group.IMPOSSIBLE:
-        if refusal.predicted_wait_s > LONGEST_RETRY_S:
+        if LONGEST_RETRY_S < refusal.predicted_wait_s < LONGEST_SHOWN_S:
             parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")
         seconds = math.ceil(min(refusal.retry_after_s, LONGEST_RETRY_S))
         parts.append(f"Try again in {max(seconds, 1)} s.")

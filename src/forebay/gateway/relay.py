@@ -382,6 +382,7 @@ class Relay:
         if stage is _READING:
             self._stage = _OVER
             self._release_reserved()
+            self._desk.answered_early(Outcome.CLIENT_GONE.value)
             return
         output_events = 0
         if attempt is not None:

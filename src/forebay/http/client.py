@@ -199,7 +199,8 @@ class Upstream:
             connection.drop()
             self._connections.discard(connection)
             call.fail(CallFailure.CONNECT_TIMEOUT, f"no connection within {self.connect_timeout_s} s")
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # UnicodeError: a host name that cannot be one, such as a label that is too long.
             connection.drop()
             call.fail(CallFailure.CONNECT, str(error))
         except asyncio.CancelledError:
