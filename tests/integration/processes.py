@@ -24,8 +24,14 @@ class ServeProcess:
     """One gateway process; ended with the block that started it."""
 
     def __init__(
-        self, *arguments: str, environ: dict[str, str] | None = None, admin: str = "127.0.0.1:0"
+        self,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        admin: str = "127.0.0.1:0",
+        files: int | None = None,
     ) -> None:
+        """See the class. `files`: the most files that it may have open."""
+        self._within = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
         self._arguments = ["--listen", "127.0.0.1:0", "--admin", admin, *arguments]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("FOREBAY_")}
         self._environ = {**kept, **(environ or {})}
@@ -35,7 +41,7 @@ class ServeProcess:
 
     async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "forebay", "serve", *self._arguments,
+            *self._within, sys.executable, "-m", "forebay", "serve", *self._arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=self._environ,
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -150,3 +156,45 @@ async def until_waiting(http: httpx.AsyncClient, gateway: ServeProcess, count: i
         return bool((await first_pool(http, gateway))["waiting_requests"] == count)
 
     await eventually(waiting)
+
+
+async def metrics(http: httpx.AsyncClient, gateway: ServeProcess) -> dict[str, float]:
+    """Every series that the gateway shows, by its name with labels."""
+    text = (await http.get(f"{gateway.admin_url}/metrics")).text
+    lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def total(series: dict[str, float], name: str, label: str = "") -> float:
+    """The sum over all series of a name, or over those with this label."""
+    return sum(
+        value
+        for key, value in series.items()
+        if key.partition("{")[0] == name and (not label or label in key)
+    )
+
+
+GAUGES_AT_REST = (
+    "forebay_inflight_requests",
+    "forebay_inflight_gpu_seconds",
+    "forebay_draining_requests",
+    "forebay_queue_requests",
+    "forebay_queue_gpu_seconds",
+    "forebay_waiting_bytes",
+    "forebay_kv_booked_tokens",
+)
+"""What is zero when nothing is going on."""
+
+
+async def until_at_rest(http: httpx.AsyncClient, gateway: ServeProcess) -> dict[str, float]:
+    """Wait until nothing is in flight, waiting or draining; returns all series as they are then."""
+    series: dict[str, float] = {}
+
+    async def at_rest() -> bool:
+        nonlocal series
+        series = await metrics(http, gateway)
+        return not any(total(series, name) for name in GAUGES_AT_REST)
+
+    await eventually(at_rest)
+    assert total(series, "forebay_internal_errors_total") == 0
+    return series

@@ -20,6 +20,9 @@ PRIOR_BYTES_PER_TOKEN: Final = 4.0
 PRIOR_TOKENS: Final = 2000.0
 """Weight of that prior, in tokens: a few requests outweigh it."""
 RATIO_DECAY: Final = 0.999
+TEMPLATE_TOKENS: Final = 1000
+"""Most tokens that a chat template adds by itself. Text makes at most one token per byte: a prompt with more than both
+held something that is not text, and would teach that every text is hundreds of times its size."""
 
 PRIOR_OUTPUT_TOKENS: Final = 256
 """Expected answer before any was seen."""
@@ -55,7 +58,7 @@ class PromptRatio:
 
     def observe(self, prompt_bytes: int, prompt_tokens: int) -> None:
         """Learn from one request whose true token count is known."""
-        if prompt_bytes <= 0 or prompt_tokens <= 0:
+        if prompt_bytes <= 0 or not 0 < prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS:
             return
         self._bytes = self._bytes * RATIO_DECAY + prompt_bytes
         self._tokens = self._tokens * RATIO_DECAY + prompt_tokens

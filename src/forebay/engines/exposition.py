@@ -96,7 +96,9 @@ class PageReader:
                 continue
             wanted_lines += 1
             if wanted_lines > WANTED_LINES:
-                raise PageTooLarge(f"the metrics page has more than {WANTED_LINES} lines of series that are read")
+                raise PageTooLarge(
+                    f"the metrics page has more than {WANTED_LINES} lines of series that are read"
+                )
             match = _LINE.fullmatch(line)
             value = _number(match["value"]) if match else None
             if match is None or value is None:

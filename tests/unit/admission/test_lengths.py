@@ -53,9 +53,11 @@ def test_the_ratio_follows_a_change() -> None:
     assert pytest.approx(2.0, rel=0.02) == ratio.bytes_per_token
 
 
-@pytest.mark.parametrize(("prompt_bytes", "prompt_tokens"), [(0, 10), (10, 0), (-5, 10), (10, -5)])
+@pytest.mark.parametrize(
+    ("prompt_bytes", "prompt_tokens"), [(0, 10), (10, 0), (-5, 10), (10, -5), (10, 1011), (2, 15_000)]
+)
 def test_nonsense_teaches_no_ratio(prompt_bytes: int, prompt_tokens: int) -> None:
-    """A prompt without bytes or without tokens (images, all cached) is no evidence."""
+    """A prompt without bytes or tokens, or with more tokens than its text can make (an image), is no evidence."""
     ratio = PromptRatio()
     ratio.observe(prompt_bytes, prompt_tokens)
     assert (4.0, 0) == (ratio.bytes_per_token, ratio.observations)

@@ -127,6 +127,15 @@ def test_page_of_line_feeds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         PageReader(["a"]).read(b"\n" * 11)
 
 
+def test_page_of_one_series_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page on which a series that we read has more lines than there can be ranks is refused; others may have many."""
+    monkeypatch.setattr(exposition, "WANTED_LINES", 10)
+    page = b"".join(b'a{rank="%d"} 1\n' % rank for rank in range(11))
+    with pytest.raises(PageTooLarge, match="series"):
+        PageReader(["a"]).read(page)
+    assert PageReader(["b"]).read(page).series == {}
+
+
 def test_endless_label_is_rejected_in_one_pass() -> None:
     """A megabyte of unfinished label neither crashes the reader nor makes it go over the text again and again."""
     page = PageReader(["a", "b"]).read(b"a{" + b'x="y\\"' * 150_000 + b"\nb 1")

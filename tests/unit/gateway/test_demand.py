@@ -5,9 +5,11 @@ import json
 
 import pytest
 
+from forebay.gateway import demand
 from forebay.gateway.demand import (
     ATTACHMENT_TOKENS,
     MAX_OUTPUT_TOKENS,
+    MODEL_NAME_CHARS,
     BadRequest,
     read_chat,
     read_completion,
@@ -220,3 +222,28 @@ def test_escaped_keys_and_duplicates() -> None:
 def test_completions_without_a_limit_use_the_engines() -> None:
     """VLLM and SGLang stop /v1/completions at 16 tokens if nothing is said; others do not."""
     assert [16, 16, None, None] == [unstated_limit(kind) for kind in ("vllm", "sglang", "llamacpp", "openai")]
+
+
+def test_a_model_name_has_a_bound() -> None:
+    """A name of any length would be kept in records for long: a longer one than any model has is a 400."""
+    longest = "m" * MODEL_NAME_CHARS
+    for read in (read_chat, read_completion):
+        assert longest == read(json.dumps({"model": longest}).encode()).model
+        with pytest.raises(BadRequest) as caught:
+            read(json.dumps({"model": longest + "m"}).encode())
+        assert caught.value.param == "model"
+
+
+def test_a_crowd_of_tiny_parts_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages by the million are counted as text and make no objects, which would take ten times the body's size."""
+    monkeypatch.setattr(demand, "LARGE_BODY_BYTES", 1000)
+    monkeypatch.setattr(demand, "DECODED_PARTS", 100)
+    crowd = b"[" + b"{}," * 1000 + b"{}]"
+    ask = read_chat(b'{"model": "m", "max_tokens": 5, "messages": ' + crowd + b"}")
+    assert ("m", 5, len(crowd)) == (ask.model, ask.max_output_tokens, ask.prompt_bytes)
+    few = json.dumps({"messages": [{"content": "x" * 5000}]}).encode()
+    assert read_chat(few).prompt_bytes == 5000
+    with pytest.raises(BadRequest) as caught:
+        read_completion(b'{"prompt": [' + b'"ab",' * 1000 + b'"ab"]}')
+    assert caught.value.param == "prompt"
+    assert read_completion(b'{"prompt": "' + b'\\"' * 1000 + b'"}').prompt_bytes == 1000

@@ -66,6 +66,12 @@ def test_errors_inside_a_stream_get_their_status_back(data: bytes, status: int) 
         (b"{}", None),
         (b"null", None),
         (b'{"prompt_tokens"', None),
+        (b'{"prompt_tokens": 1' + b"0" * 400 + b"}", None),
+        (b'{"prompt_tokens": 3, "completion_tokens": 3000000000}', None),
+        (
+            b'{"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1' + b"0" * 400 + b"}}",
+            Usage(3, 0, 3),
+        ),
     ],
 )
 def test_usage_is_read_or_not_believed(data: bytes, usage: Usage | None) -> None:

@@ -68,3 +68,21 @@ def test_forgotten_body_calls_nobody() -> None:
     body.deliver()
     body.fail(BodyFailure.TIMEOUT)
     assert calls == []
+
+
+def test_a_body_is_kept_only_as_long_as_there_is_room() -> None:
+    """Each piece is asked about before it is kept, with its size; the first refusal ends the reading."""
+    for wire, pieces in (
+        (request(b"POST", b"/", b"", b"Content-Length: 9"), (b"abc", b"def", b"ghi")),
+        (request(chunked=True), (b"3\r\nabc\r\n", b"3\r\ndef\r\n", b"3\r\nghi\r\n")),
+    ):
+        asked: list[int] = []
+
+        def keep(size: int, asked: list[int] = asked) -> bool:
+            asked.append(size)
+            return len(asked) < 3
+
+        body = body_of(wire)
+        body.want(100, lambda data: None, lambda failure: None, keep)
+        assert [None, None, BodyFailure.NO_ROOM] == [body.feed(piece) for piece in pieces]
+        assert asked == [3, 3, 3]

@@ -81,6 +81,14 @@ async def test_unknown_name_is_a_connect_failure() -> None:
     pool.close()
 
 
+async def test_impossible_name_is_a_connect_failure() -> None:
+    """A host that cannot be a name ends the call like one that nobody knows."""
+    pool = Upstream("a" * 70 + ".invalid", 80)
+    assert (await ask(pool)).failure is CallFailure.CONNECT
+    assert pool.calls == 0
+    pool.close()
+
+
 async def test_connecting_is_bounded_in_time() -> None:
     """An address that swallows connections is a connect timeout."""
     with socket.socket() as full:

@@ -51,6 +51,23 @@ def test_every_byte_split_is_the_same_request() -> None:
         assert whole.transport.sent == split.transport.sent != b""
 
 
+def test_pipelined_requests_wait_while_answers_are_unread() -> None:
+    """A client that does not take its answers gets no further ones made, and what it sends meanwhile is bounded."""
+    served = Served(Owner(respond), ServerLimits(read_ahead_bytes=1000))
+    served.feed(request(b"GET", b"/1"))
+    served.connection.pause_writing()
+    one = request(b"GET", b"/2")
+    sent = 0
+    while served.transport.reading:
+        served.feed(one)
+        sent += 1
+    assert 1000 < sent * len(one) <= 1000 + len(one)
+    assert len(served.owner.exchanges) == 1
+    served.connection.resume_writing()
+    assert len(served.owner.exchanges) == 1 + sent
+    assert served.transport.reading
+
+
 def test_f075_pipelined_requests_are_answered_in_order_one_at_a_time() -> None:
     """The second of two pipelined requests reaches the handler when the first is answered, not before."""
     served = Served(Owner())

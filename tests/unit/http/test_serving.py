@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.http.connection import ServerConnection
 from forebay.http.limits import ServerLimits
 from forebay.http.serving import Serving
-from tests.unit.http.peers import DATE, Owner
+from tests.unit.http.peers import DATE, FakeTransport, Owner
 
 
 def test_the_date_is_made_once_per_sweep() -> None:
@@ -25,3 +26,23 @@ def test_callbacks_need_a_started_server() -> None:
     """Before the server is started there is no loop to call back on, and that is said."""
     with pytest.raises(RuntimeError, match="not been started"):
         Serving(Owner(), ServerLimits()).call_soon(lambda: None)
+
+
+def test_an_idle_connection_gives_way() -> None:
+    """At the bound a new connection takes the place of an idle one; while none is idle it is turned away."""
+    serving = Serving(Owner(), ServerLimits(connections=2))
+    serving.refresh(0.0, 0.0)
+
+    def connect() -> tuple[ServerConnection, FakeTransport]:
+        connection, transport = ServerConnection(serving), FakeTransport()
+        connection.connection_made(transport)
+        return connection, transport
+
+    busy, kept = connect()
+    busy.data_received(b"GET / HTTP/1.1\r\n")
+    _, idle = connect()
+    new, taken = connect()
+    assert [False, True, False] == [transport.is_closing() for transport in (kept, idle, taken)]
+    new.data_received(b"GET / HTTP/1.1\r\n")
+    _, turned_away = connect()
+    assert [False, False, True] == [transport.is_closing() for transport in (kept, taken, turned_away)]

@@ -275,3 +275,10 @@ def test_f021_error_events_are_recognised(data: bytes) -> None:
 def test_other_events_are_no_errors(data: bytes) -> None:
     """An error that is null, nested, quoted or unreadable is not an error event."""
     assert scan(event(data)).error is None
+
+
+def test_a_count_of_any_length_is_a_count() -> None:
+    """A usage with a number that no float can hold is passed on like any other and breaks nothing."""
+    scanner = scan(event(b'{"usage":{"completion_tokens":1' + b"0" * 400 + b"}}"), event(b"[DONE]"))
+    assert scanner.usage is not None
+    assert scanner.done

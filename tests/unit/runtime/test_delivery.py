@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.admission.events import Arrived, AttemptFailed, Ended, Failure
+from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure
 from forebay.admission.model import DecisionRecord, Settlement
 from forebay.admission.outcomes import Outcome
 from tests.unit.runtime.doubles import ENGINE, Bench, Kept, demand
@@ -114,3 +114,13 @@ def test_observer_that_fails_does_not_touch_the_request() -> None:
     assert ["dispatch 1"] == listener.told
     assert ["observer", "observer"] == bench.errors
     assert 0 == bench.driver.delivery.open_tickets
+
+
+def test_a_waiter_whose_client_left_is_forgotten() -> None:
+    """A client that leaves while it waits leaves nothing behind that would grow with every such client."""
+    bench = Bench()
+    bench.arrive()
+    ticket, gone = bench.arrive()
+    bench.driver.feed(ClientLeft(ticket))
+    bench.driver.delivery.evict_all_held(Outcome.DRAINING, "")
+    assert (["hold"], []) == (gone.told, bench.errors)
