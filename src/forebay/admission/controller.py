@@ -272,7 +272,7 @@ class Controller:
             ticket.output_events = event.output_events
         self._life.finish(ticket, event.outcome, event.usage, now, engine_goes_on=event.engine_goes_on)
         if event.outcome is _INTERRUPTED:
-            self._count_failure(endpoint, now)
+            endpoint.doubt(now)
         endpoint.meter.observe(now, saturated=ticket.pool.books.waiting.requests > 0)
         self._after_leaving(endpoint, ticket.pool, now)
 
@@ -293,10 +293,10 @@ class Controller:
         endpoint = ticket.endpoint if ticket is not None else None
         if ticket is None or endpoint is None or ticket.phase is not RUNNING or endpoint.id != event.endpoint:
             return
-        if event.failure in (Failure.CONNECT, Failure.CLOSED):
+        if event.failure is Failure.CONNECT:
             endpoint.fail(now)
-        else:
-            self._count_failure(endpoint, now)
+        elif event.failure is not Failure.REFUSED:  # an engine that refuses works, and says so
+            endpoint.doubt(now)
         ticket.tried.add(endpoint.id)
         if ticket.first_token_s is not None:
             # Something was relayed: a second attempt would say it twice.
@@ -432,13 +432,6 @@ class Controller:
             self._forget_if_removed(endpoint, pool)
             self._check_absence(pool, now)
         self._fill(pool, now)
-
-    def _count_failure(self, endpoint: Endpoint, now: float) -> None:
-        """A failure that one bad request may have caused: the second in a row takes the endpoint out."""
-        if endpoint.failures:
-            endpoint.fail(now)
-        else:
-            endpoint.failures = 1
 
     def _check_absence(self, pool: Pool, now: float) -> None:
         """With nothing up, waiters get the grace of `_limit_wait`, once for each time the pool goes absent."""

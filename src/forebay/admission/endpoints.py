@@ -33,6 +33,8 @@ STALL_FACTOR: Final = 20.0
 PREFILL_WINDOW_S: Final = 0.35
 """Prefill sent whose first token has not come back: enough to keep the engine busy, little enough that the
 order of what follows is decided here (`capacity` of the engine's own queue)."""
+DOUBTS: Final = 5
+"""Failed attempts in a row, with no good answer between them, that take an endpoint out."""
 BACK_OFF_FIRST_S: Final = 0.25
 BACK_OFF_LONGEST_S: Final = 10.0
 
@@ -59,6 +61,7 @@ class Endpoint:
     __slots__ = (
         "books",
         "described",
+        "doubts",
         "draining",
         "failures",
         "heard_s",
@@ -115,7 +118,9 @@ class Endpoint:
         """Decayed mean time between tokens of a stream."""
         self.last_life_s = 0.0
         self.failures = 0
-        """Failed attempts in a row."""
+        """Times in a row that it could not be reached."""
+        self.doubts = 0
+        """Attempts in a row that reached it and failed."""
         self.up_again_at_s = 0.0
         self.trial = False
         """After a stall: one request at a time until a byte moves."""
@@ -131,6 +136,13 @@ class Endpoint:
     def is_up(self) -> bool:
         """True if it may be given new work at all."""
         return self.state is EndpointState.UP
+
+    @property
+    def may_come_soon(self) -> bool:
+        """True if it is not up and the next reading may well change that."""
+        if self.state is EndpointState.DOWN:
+            return self.doubts >= DOUBTS
+        return self.state is EndpointState.STARTING
 
     def find_kv_limit(self) -> None:
         """Work out `kv_limit` anew: the settings, the engine or the share have changed."""
@@ -248,19 +260,31 @@ class Endpoint:
     def show_life(self, now: float) -> None:
         """A byte or a counter moved: whatever was held against this endpoint is over."""
         self.last_life_s = now
-        self.failures = 0
+        self.failures = self.doubts = 0
         self.trial = False
         if self.state is _STALLED:
             self.state = EndpointState.UP
 
     def fail(self, now: float) -> None:
-        """An attempt failed to reach the engine: out of rotation until a later sample says that it is there."""
+        """The engine cannot be reached: out of rotation until a later sample says that it is there."""
         if self.state is not EndpointState.DOWN:
             # What was in flight when it went down fails by the same cause: one incident, one step of back-off.
             self.failures += 1
         if self.state is not EndpointState.REMOVED:
             self.state = EndpointState.DOWN
+        self.doubts = 0
         self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)
+
+    def doubt(self, now: float) -> None:
+        """An attempt reached the engine and failed. The request may be at fault, so it takes several in a row.
+
+        And then the time out is short and does not grow: somebody whose requests break engines must not be able
+        to keep an endpoint away from everybody else. Any good answer in between clears it.
+        """
+        self.doubts += 1
+        if self.doubts >= DOUBTS and self.state is EndpointState.UP:
+            self.state = EndpointState.DOWN
+            self.up_again_at_s = now + BACK_OFF_FIRST_S
 
     def stands_still(self, now: float) -> bool:
         """True if it is stalled and says so itself: it answers its metrics, and its counters do not move."""

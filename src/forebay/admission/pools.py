@@ -119,9 +119,13 @@ class Pool:
         return all(endpoint.is_stale(now) for endpoint in self.endpoints.values() if endpoint.is_up)
 
     def is_starting(self) -> bool:
-        """True if nothing is up, but something has not been heard of yet."""
-        states = [endpoint.state for endpoint in self.endpoints.values()]
-        return EndpointState.UP not in states and EndpointState.STARTING in states
+        """True if nothing is up, but something has not been heard of yet, or is out for a moment only."""
+        soon = False
+        for endpoint in self.endpoints.values():
+            if endpoint.state is EndpointState.UP:
+                return False
+            soon = soon or endpoint.may_come_soon
+        return soon
 
     def drain_us_per_s(self) -> float:
         """Work drained per second by what is up, on the reference endpoint."""

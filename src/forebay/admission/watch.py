@@ -84,8 +84,8 @@ class Watch:
         self._timers.at(endpoint.watch_due_s, self._look, endpoint)
 
     def _patience_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
-        """How long it may be silent. An answer that is not streamed has long, unless its engine stands still."""
-        if ticket.demand.stream or endpoint.stands_still(now):
+        """How long it may be silent: long only before an unstreamed answer begins, unless its engine stands still."""
+        if ticket.demand.stream or ticket.first_token_s is not None or endpoint.stands_still(now):
             return ticket.settings.idle_stream_s
         return self._life.settings.unstreamed_timeout_s
 

@@ -201,6 +201,9 @@ class Attempt:
                 self.last_event_s = self._now()
                 if not self.moved:
                     self._progress.note(self)
+            elif self._stream_scanner().done:
+                # The stream is over. What an engine adds, or that it does not close, holds nobody up for long.
+                self._progress.hold(self)
             elif len(data) >= LARGE_PIECE_BYTES and not self.moved:
                 # A part of a huge event moves too; a comment does not: a hung engine's front may go on with those.
                 self._progress.note(self)
@@ -256,6 +259,11 @@ class Attempt:
             self._begin_stream()
         elif self._phase is _REFUSED:
             self._cut_refusal()
+        elif self._phase is _STREAM and self._stream_scanner().done:
+            call = self._call
+            self._end_of_stream(clean=True)
+            if call is not None:
+                call.abort()
 
     def _cut_refusal(self) -> None:
         """An error answer that is too long, or does not come to its end: it is an error all the same."""

@@ -26,7 +26,8 @@ estimate of cost; the true count comes with the answer."""
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 """No engine takes a larger limit; above it the value is a mistake."""
 
-MAX_SAMPLES: Final = 10_000
+MAX_SAMPLES: Final = 128
+"""Most answers to one prompt (`n`, `best_of`), as with OpenAI: one request must not be able to book a whole pool."""
 
 MODEL_NAME_CHARS: Final = 512
 """Longest model name. It is kept in records and logs long after the body is gone, so it must not be of any size."""

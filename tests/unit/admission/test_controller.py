@@ -9,6 +9,7 @@ import pytest
 
 from forebay.admission import Controller, Settings
 from forebay.admission.effects import Abort, Dispatch, Evict, Hold, Refuse, Settle
+from forebay.admission.endpoints import DOUBTS
 from forebay.admission.errors import ConfigRefused, MisuseError
 from forebay.admission.events import (
     Arrived,
@@ -383,12 +384,11 @@ def test_the_only_endpoint_unreachable_is_no_endpoint(begin: Begin) -> None:
     assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.arrive(2, 2.1))
 
 
-@pytest.mark.parametrize("failure", [Failure.CONNECT, Failure.CLOSED])
-def test_an_endpoint_that_cannot_be_reached_is_out_until_it_is_read(begin: Begin, failure: Failure) -> None:
-    """One such failure takes it out; a reading after the back-off brings it back, one before does not."""
+def test_an_endpoint_that_cannot_be_reached_is_out_until_it_is_read(begin: Begin) -> None:
+    """It is out at once; a reading after the back-off brings it back, one before does not."""
     scenario = begin(endpoints=("a", "b"))
     scenario.arrive(1, 0.0)
-    fail(scenario, 1, "a", 1.0, failure)
+    fail(scenario, 1, "a", 1.0, Failure.CONNECT)
     assert EndpointState.DOWN is scenario.state("a")
     scenario.sample("a", 1.2)
     assert EndpointState.DOWN is scenario.state("a")
@@ -396,31 +396,52 @@ def test_an_endpoint_that_cannot_be_reached_is_out_until_it_is_read(begin: Begin
     assert EndpointState.UP is scenario.state("a")
 
 
-@pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.TIMEOUT, Failure.MALFORMED])
-def test_one_bad_answer_may_be_the_requests_fault(begin: Begin, failure: Failure) -> None:
-    """Only the second such failure in a row takes an endpoint out; a good answer between them clears it."""
-    scenario = begin(endpoints=("a", "b"))
-    scenario.arrive(1, 0.0)
-    fail(scenario, 1, "a", 1.0, failure)
-    assert EndpointState.UP is scenario.state("a")
-    scenario.end(1, 1.5)
-    assert [(2, "a")] == dispatched(scenario.arrive(2, 2.0))
-    scenario.first_token(2, 2.5)
-    scenario.end(2, 3.0)
-    scenario.arrive(3, 4.0)
-    fail(scenario, 3, "a", 4.5, failure)
-    assert EndpointState.UP is scenario.state("a")
-    scenario.end(3, 4.6)
-    scenario.arrive(4, 5.0)
-    fail(scenario, 4, "a", 5.5, failure)
-    assert EndpointState.DOWN is scenario.state("a")
+@pytest.mark.parametrize("failure", [Failure.CLOSED, Failure.TIMEOUT, Failure.MALFORMED])
+def test_bad_answers_may_be_the_requests_fault(begin: Begin, failure: Failure) -> None:
+    """Only several such failures in a row take an endpoint out; a good answer between them clears it."""
+    scenario = begin()
+    for number in range(1, DOUBTS):
+        scenario.arrive(number, float(number))
+        fail(scenario, number, "a", number + 0.5, failure)
+    scenario.arrive(10, 10.0)
+    scenario.first_token(10, 10.5)
+    scenario.end(10, 11.0)
+    for number in range(11, 11 + DOUBTS):
+        assert EndpointState.UP is scenario.state()
+        scenario.arrive(number, float(number))
+        fail(scenario, number, "a", number + 0.5, failure)
+    assert EndpointState.DOWN is scenario.state()
+
+
+def test_a_poisonous_request_shuts_nobody_out(begin: Begin) -> None:
+    """Who arrives while an endpoint is out by doubt waits for the next reading, which lets it in again."""
+    scenario = begin()
+    for number in range(1, 40):
+        scenario.arrive(number, float(number))
+        if number in scenario.running:
+            fail(scenario, number, "a", number + 0.01, Failure.CLOSED)
+        innocent = scenario.arrive(100 + number, number + 0.02)
+        if held(innocent):
+            innocent = scenario.sample("a", number + 0.3)
+        assert [(100 + number, "a")] == dispatched(innocent)
+        if number % DOUBTS == 0:
+            scenario.first_token(100 + number, number + 0.4)
+
+
+def test_an_engine_that_refuses_is_not_doubted(begin: Begin) -> None:
+    """Its own limits are no failure: it goes on getting what it can take."""
+    scenario = begin()
+    for number in range(1, 20):
+        scenario.arrive(number, float(number))
+        fail(scenario, number, "a", number + 0.5, Failure.REFUSED)
+    assert EndpointState.UP is scenario.state()
 
 
 def test_a_request_that_failed_is_first_in_line(begin: Begin) -> None:
     """It has waited and run already: when the other endpoint has room it goes before those who came later."""
     scenario = begin(ONE_PLACE, endpoints=("a", "b"))
     scenario.arrive_many([1, 2, 3], 0.0)
-    effects = scenario.tell(AttemptFailed(TicketId(1), A, Failure.CLOSED), 1.0)
+    effects = scenario.tell(AttemptFailed(TicketId(1), A, Failure.CONNECT), 1.0)
     assert ([1], []) == (held(effects), dispatched(effects))
     assert [(1, "b")] == dispatched(scenario.end(2, 1.5))
 
@@ -456,8 +477,8 @@ def test_f002_no_way_of_failing_leaks_a_place(begin: Begin) -> None:
             for _ in range(12):
                 number += 1
                 scenario.arrive(number, now, stream=stream)
-            for running in list(scenario.running):
-                fail(scenario, running, "a", now + 1.0, failure)
+            while scenario.running:
+                fail(scenario, next(iter(scenario.running)), "a", now + 1.0, failure)
             scenario.run_until(now + 50.0)
             assert (0, 0) == (scenario.pool_view().in_flight_requests, scenario.pool_view().waiting_requests)
     scenario.sample("a", now + 99.0)
@@ -495,14 +516,15 @@ def test_a_failure_of_an_earlier_attempt_is_late_news(begin: Begin) -> None:
     assert before == scenario.controller.snapshot()
 
 
-def test_two_interrupted_streams_take_an_endpoint_out(begin: Begin) -> None:
+def test_interrupted_streams_take_an_endpoint_out(begin: Begin) -> None:
     """An engine that dies in mid-stream shows by its streams breaking, one after the other."""
     scenario = begin()
-    scenario.arrive_many([1, 2], 0.0)
-    scenario.progress("a", 0.5, 1, 2)
-    scenario.end(1, 1.0, Outcome.UPSTREAM_INTERRUPTED)
-    assert EndpointState.UP is scenario.state()
-    scenario.end(2, 1.0, Outcome.UPSTREAM_INTERRUPTED)
+    numbers = range(1, 1 + DOUBTS)
+    scenario.arrive_many(numbers, 0.0)
+    scenario.progress("a", 0.5, *numbers)
+    for number in numbers:
+        assert EndpointState.UP is scenario.state()
+        scenario.end(number, 1.0, Outcome.UPSTREAM_INTERRUPTED)
     assert EndpointState.DOWN is scenario.state()
 
 
@@ -1068,7 +1090,7 @@ def test_late_events_about_waiting_tickets_are_ignored(begin: Begin) -> None:
     """A request that waits, again or still, has no first token and no end."""
     scenario = begin(ONE_PLACE, endpoints=("a", "b"))
     scenario.arrive_many([1, 2, 3], 0.0)
-    fail(scenario, 1, "a", 1.0)
+    fail(scenario, 1, "a", 1.0, Failure.CONNECT)
     for number in (1, 3):
         assert [] == scenario.first_token(number, 1.5)
         assert [] == scenario.end(number, 1.5)
