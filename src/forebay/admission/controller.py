@@ -294,7 +294,7 @@ class Controller:
         if ticket is None or endpoint is None or ticket.phase is not RUNNING or endpoint.id != event.endpoint:
             return
         if event.failure is Failure.CONNECT:
-            endpoint.fail(now)
+            self._unreachable(endpoint, ticket.pool, now)
         elif event.failure is not Failure.REFUSED:  # an engine that refuses works, and says so
             endpoint.doubt(now)
         ticket.tried.add(endpoint.id)
@@ -358,7 +358,7 @@ class Controller:
         # One that could be reached keeps its state: a busy engine may be slow to answer, and of one that has answered
         # nothing at all yet nobody knows whether it can be used. (What is known of it comes as `Described`.)
         if event.unreachable:
-            endpoint.fail(now)
+            self._unreachable(endpoint, pool, now)
         self._check_absence(pool, now)
         self._fill(pool, now)
 
@@ -432,6 +432,12 @@ class Controller:
             self._forget_if_removed(endpoint, pool)
             self._check_absence(pool, now)
         self._fill(pool, now)
+
+    def _unreachable(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
+        was_down = endpoint.state is EndpointState.DOWN
+        endpoint.fail(now)
+        if not was_down and not endpoint.described:
+            pool.find_limits()
 
     def _check_absence(self, pool: Pool, now: float) -> None:
         """With nothing up, waiters get the grace of `_limit_wait`, once for each time the pool goes absent."""

@@ -133,9 +133,13 @@ class Pool:
 
     def find_limits(self) -> None:
         """Work out the largest sizes anew: endpoints, settings, what an engine is, or the share have changed."""
-        present = [e for e in self.endpoints.values() if e.state is not EndpointState.REMOVED]
-        for endpoint in present:
+        present = []
+        for endpoint in self.endpoints.values():
             endpoint.find_kv_limit()
+            # One that cannot be reached and never told its sizes must not make those of the others doubtful.
+            unknown = endpoint.state is EndpointState.DOWN and not endpoint.described
+            if endpoint.state is not EndpointState.REMOVED and not unknown:
+                present.append(endpoint)
         self.context_tokens = _largest([e.info.context_tokens for e in present])
         self.kv_limit = _largest([e.kv_limit for e in present])
         self.kv_capacity = _largest([e.kv_limit_at(1.0) for e in present])

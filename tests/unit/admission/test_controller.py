@@ -722,6 +722,16 @@ def test_f007_an_endpoint_that_restarts_gets_its_share_and_no_more(begin: Begin)
     assert (8, 8, 8) == (placed.count("a"), placed.count("b"), placed.count("c"))
 
 
+def test_an_endpoint_never_reached_does_not_hide_the_size_of_the_others(begin: Begin) -> None:
+    """A prompt that no engine in reach can take is too large at once, and not a matter of waiting."""
+    info = EngineInfo(EngineKind.VLLM, context_tokens=1000, kv_tokens=5000)
+    scenario = begin(endpoints=("a", "b"), up=False)
+    scenario.tell(Described(A, info), 0.1)
+    assert [1] == held(scenario.arrive(1, 0.2, prompt_tokens=2000))
+    scenario.tell(SampleMissed(B, unreachable=True), 0.3)
+    assert [(2, Outcome.REQUEST_TOO_LARGE)] == turned_away(scenario.arrive(2, 0.4, prompt_tokens=2000))
+
+
 # Engines that no longer tell their load
 
 
