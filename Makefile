@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Further arguments: make test ARGS='tests/unit/http -k framing', make demo ARGS=--json
 ARGS ?=
 
-.PHONY: help setup setup-base test demo check lint format types layers tidy docs bench test-engines lock clean
+.PHONY: help setup setup-base test compiled test-compiled demo check lint format types layers tidy docs bench test-engines lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,14 +23,21 @@ setup-base:
 test: setup ## Set up and run the test suite
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
+compiled: setup ## Make the optional compiled build in build/compiled: a third of the CPU time per request
+	@scripts/compile.sh
+
+test-compiled: compiled ## Make the compiled build and run the unit, property and integration tests on it
+	FOREBAY_TEST_COMPILED=$(CURDIR)/build/compiled PYTHONPATH=$(CURDIR)/build/compiled \
+	  $(PY) -m pytest -n $(WORKERS) --dist loadgroup tests/unit tests/property tests/integration $(ARGS)
+
 demo: setup-base ## Set up and show the main job: one overload, with and without Forebay
 	@$(VENV)/bin/forebay demo $(ARGS)
 
-check: lint types layers tidy ## Everything but the tests: lint, format, types, layers, house rules, docs
+check: setup ## Everything but the tests: lint, format, types, layers, house rules, docs
+	@$(MAKE) --no-print-directory --keep-going lint types layers tidy
 
 lint: setup
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .; found=$$?; $(VENV)/bin/ruff format --check . && exit $$found
 
 format: setup ## Format the code and apply the safe fixes
 	$(VENV)/bin/ruff check --fix .

@@ -19,10 +19,23 @@ HEAD: Final = """\
 
 <!-- Made by `make docs` from src/forebay/config/schema.py: change it there. -->
 
-A YAML file, given as `forebay serve -c FILE`. Every key can also be set from the environment: `FOREBAY_` and the key in
-capitals, two underscores for each level (`FOREBAY_LIMITS__MAX_BODY=64MiB`, `FOREBAY_POOLS__0__GPUS=4`). The order is
-defaults, file, environment, command line; the last one wins. `forebay check FILE` says what is wrong with a file and
-where; `forebay schema` prints the same shape as JSON Schema, for editors.
+A YAML file, given as `forebay serve -c FILE`. The order is defaults, file, environment, command line; the last one
+wins. `forebay check FILE` says what is wrong with a file and where; `forebay schema` prints the same shape as JSON
+Schema, for editors.
+
+Every key can also be set from the environment, with or without a file: `FOREBAY_` and the key in capitals, two
+underscores for each level (`FOREBAY_LIMITS__MAX_BODY=64MiB`, `FOREBAY_POOLS__0__GPUS=4`). The value is YAML. A list can
+be given whole or entry by entry, from 0 without a gap:
+
+```sh
+FOREBAY_POOLS='[{name: llama, endpoints: ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]}]'
+
+FOREBAY_POOLS__0__NAME=llama
+FOREBAY_POOLS__0__ENDPOINTS__0=http://10.0.0.1:8000
+FOREBAY_POOLS__0__ENDPOINTS__1=http://10.0.0.2:8000
+```
+
+Addresses are `HOST:PORT`; `8080` alone listens on loopback only, `:8080` on all interfaces.
 
 Unknown keys are errors. Durations carry a unit (`500ms`, `1.5s`, `2m`), sizes too (`32MiB`, `512kB`).
 """

@@ -59,18 +59,37 @@ make_venv() {
         return
     fi
     # Debian and Ubuntu ship Python without ensurepip; the package that brings it carries the version in its name.
-    local package
-    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-    if ! "$python" -c 'import ensurepip' >/dev/null 2>&1 && command -v apt-get >/dev/null; then
-        scripts/debian.sh "$package" || fail "python -m venv cannot work without the package $package"
-        "$python" -m venv --clear "$venv" >"$log" 2>&1 && { rm -f "$log"; return; }
+    local package hint=""
+    if ! "$python" -c 'import ensurepip' >/dev/null 2>&1; then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        hint="; on Debian and Ubuntu: sudo apt-get install $package"
+        if command -v apt-get >/dev/null; then
+            scripts/debian.sh "$package" || fail "python -m venv cannot work without the package $package"
+            "$python" -m venv --clear "$venv" >"$log" 2>&1 && { rm -f "$log"; return; }
+        fi
     fi
     cat "$log" >&2
     rm -f "$log"
-    fail "$python -m venv failed (its words are above); on Debian and Ubuntu: sudo apt-get install $package"
+    fail "$python -m venv failed (its words are above)$hint"
 }
 
-if ! { [[ -x $venv/bin/python ]] && is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
+# Says why .venv cannot be used, or nothing if it can.
+venv_fault() {
+    if ! "$venv/bin/python" -c '' >/dev/null 2>&1; then
+        echo "$venv/bin/python does not run (was its Python removed or the folder moved?)"
+    elif ! is_new_enough "$venv/bin/python"; then
+        echo "$venv/bin/python is $("$venv/bin/python" -V 2>&1), which is too old"
+    elif ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        echo "$venv has no pip that runs"
+    fi
+}
+
+# Everything goes into .venv, whatever is set for pip elsewhere.
+unset PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT
+
+fault=$(venv_fault)
+if [[ -n $fault ]]; then
+    [[ ! -e $venv ]] || echo "setup: $fault; making $venv anew" >&2
     python=$(find_python)
     echo "setup: making $venv with $("$python" -V 2>&1)" >&2
     make_venv "$python"

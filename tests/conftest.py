@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
 import os
 from pathlib import Path
 
@@ -27,6 +29,36 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "work"))
+
+
+# Set by `make test-compiled`: the folder of the compiled build, which must then be what is tested.
+COMPILED = os.environ.get("FOREBAY_TEST_COMPILED")
+NATIVE = (
+    "forebay.admission.controller",
+    "forebay.gateway.relay",
+    "forebay.http.connection",
+    "forebay.http.sse",
+    "forebay.runtime.driver",
+)
+
+
+def pytest_configure() -> None:
+    """Refuse to call a run of the interpreted sources a test of the compiled build."""
+    if COMPILED is None:
+        return
+    for name in NATIVE:
+        module = importlib.import_module(name)
+        file = module.__file__ or ""
+        if not (
+            file.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
+            and Path(file).is_relative_to(COMPILED)
+        ):
+            raise pytest.UsageError(f"{name} is not the native one of {COMPILED} but {file}")
+
+
+def pytest_report_header() -> str:
+    """Say which build is tested."""
+    return "forebay: interpreted" if COMPILED is None else f"forebay: compiled, in {COMPILED}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,7 +57,9 @@ async def test_refusals_and_waits_show(tmp_path: Path) -> None:
                 )
             )
             await until_waiting(http, gateway, 1)
-            refused = await http.post(f"{gateway.url}/v1/chat/completions", json=body)
+            refused = await http.post(
+                f"{gateway.url}/v1/chat/completions", json=body, headers={"x-request-id": "my-call/1"}
+            )
             assert 429 == refused.status_code
             text = (await http.get(f"{gateway.admin_url}/metrics")).text
             assert 'forebay_queue_requests{class="batch",pool="default"} 1.0' in text
@@ -68,6 +70,11 @@ async def test_refusals_and_waits_show(tmp_path: Path) -> None:
             assert [("refuse", "queue_full"), ("hold", None)] == [
                 (d["action"], d["outcome"]) for d in decisions
             ]
+            assert [refused.headers["x-forebay-id"], "my-call/1"] == [
+                decisions[0]["id"], decisions[0]["request_id"],
+            ]  # fmt: skip
+            named = await http.get(f"{gateway.admin_url}/api/requests/my-call/1")
+            assert ["refuse"] == [decision["action"] for decision in named.json()["decisions"]]
             found = await http.get(f"{gateway.admin_url}/api/requests/{refused.headers['x-forebay-id']}")
             assert ["refuse"] == [decision["action"] for decision in found.json()["decisions"]]
             other_process = "0" * 12 + "-1"
@@ -90,6 +97,9 @@ async def test_api_is_closed_off_loopback() -> None:
         text = (await http.get(f"{gateway.admin_url}/metrics")).text
         assert 'tenant="all"' in text
         assert 'tenant="anonymous"' not in text
+        gateway.signal()
+        assert 0 == await gateway.exit_code()
+        assert "no admin_token is set: /api/ is closed" in await gateway.log()
 
 
 async def test_credential_opens_the_api() -> None:
@@ -107,4 +117,6 @@ async def test_credential_opens_the_api() -> None:
         assert 200 == answer.status_code
         gateway.signal()
         assert 0 == await gateway.exit_code()
-        assert credential not in await gateway.log()
+        log = await gateway.log()
+        assert credential not in log
+        assert "admin_token" not in log

@@ -135,28 +135,38 @@ async def test_waiters_are_told_before_the_grace_time_is_over(tmp_path: Path) ->
             assert 1 <= int(queued.headers["retry-after"]) <= 60
             assert not running.task.done()
             (cut,) = await asyncio.gather(running.task, return_exceptions=True)
-            assert isinstance(cut, httpx.HTTPError) or "upstream_interrupted" in running.text
+            assert isinstance(cut, httpx.HTTPError)
             assert "[DONE]" not in running.text
+            assert "draining" == json.loads(running.text.split("data: ")[-1])["error"]["code"]
             assert 0 == await gateway.exit_code()
+            lines = [json.loads(line) for line in (await gateway.log()).splitlines()]
+            (told,) = [line for line in lines if line["event"] == "request cut at shutdown"]
+            assert ("draining", running.headers["x-forebay-id"]) == (told["code"], told["id"])
+            assert "client left" not in [line["event"] for line in lines]
 
 
 async def test_second_signal_ends_at_once(tmp_path: Path) -> None:
-    """A second SIGTERM does not wait for the streams; the exit code tells."""
+    """A second SIGTERM does not wait: who runs and who waits is told, and the exit code tells."""
     async with (
         engine(Streams()) as fake,
         client() as http,
-        ServeProcess("-c", configured(tmp_path, fake.endpoint), "--grace", "10m") as gateway,
+        ServeProcess("-c", configured(tmp_path, fake.endpoint, in_flight=1), "--grace", "10m") as gateway,
     ):
         await until_up(http, gateway)
         (running,) = await running_streams(http, gateway, 1)
+        queued = await waiting(http, gateway, 1)
         gateway.signal()
         await until_unready(http, gateway)
         began_s = time.monotonic()
         gateway.signal()
         assert 1 == await gateway.exit_code()
         assert time.monotonic() - began_s < 10.0
-        await asyncio.gather(running.task, return_exceptions=True)
+        await asyncio.gather(running.task, *(stream.task for stream in queued), return_exceptions=True)
         assert "[DONE]" not in running.text
+        assert "draining" == json.loads(running.text.split("data: ")[-1])["error"]["code"]
+        assert [(503, "draining")] == [
+            (stream.status, json.loads(stream.text)["error"]["code"]) for stream in queued
+        ]
 
 
 async def test_requests_are_served_during_the_notice(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_options_reach_the_engine() -> None:
         (["--kv-tokens", "4"], 2, "at least one block"),
         (["--speed", "0"], 2, "--speed"),
         (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], 2, "max_num_seqs"),
-        (["--host", "192.0.2.1"], 1, "choose another"),
+        (["--host", "192.0.2.1"], 1, "choose one that it has as --host"),
     ],
 )
 def test_wrong_options_say_what_to_write(options: list[str], code: int, message: str) -> None:

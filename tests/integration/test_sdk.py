@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import PoolSettings, Settings
 from tests.integration.fakes import (
+    DONE,
+    LAST_CHUNK,
     MODEL,
     STREAM_HEAD,
     FakeEngine,
@@ -19,6 +23,7 @@ from tests.integration.fakes import (
     event,
     plain,
     running,
+    usage_event,
 )
 
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
@@ -176,4 +181,39 @@ async def test_closing_a_stream_stops_the_engine() -> None:
             break
         await stream.close()
         await asyncio.wait_for(engine.served[0].closed.wait(), 2.0)
+        await stack.idle()
+
+
+async def test_streams_that_were_read_to_their_end_are_completed() -> None:
+    """The synchronous client closes at `[DONE]`, often before the body's end: each such stream counts as served."""
+
+    async def script(served: Served) -> None:
+        await served.send(STREAM_HEAD)
+        await served.send_events(event("a"), event("b", finish="stop"), usage_event(7, 2), DONE)
+        if len(engine.requests) % 2:  # an engine that is slow to end the body
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(served.closed.wait(), 0.2)
+        await served.send(LAST_CHUNK)
+
+    def ask(port: int) -> list[str]:
+        with openai.OpenAI(
+            base_url=f"http://127.0.0.1:{port}/v1",
+            api_key="sk-test",
+            max_retries=0,
+            http_client=openai.DefaultHttpxClient(trust_env=False),
+        ) as client:
+            texts = []
+            for _ in range(50):
+                stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+                texts.append("".join(c.choices[0].delta.content or "" for c in stream if c.choices))
+            return texts
+
+    engine = FakeEngine(script)
+    async with running(Stack([engine])) as stack:
+        assert ["ab"] * 50 == await asyncio.to_thread(ask, stack.port)
+        settlements = await stack.settled(50)
+        assert {(Outcome.COMPLETED, 7, 2)} == {
+            (settlement.outcome, settlement.prompt_tokens, settlement.output_tokens)
+            for settlement in settlements
+        }
         await stack.idle()

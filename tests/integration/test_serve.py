@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -222,3 +224,61 @@ async def test_log_is_json_without_prompts() -> None:
         assert all(line.startswith("{") for line in log.splitlines())
         assert secret not in log
         assert "sk-very-secret" not in log
+
+
+async def test_a_gateway_that_is_its_own_engine_is_refused() -> None:
+    """An upstream that is the gateway's own address ends the start with exit code 2 and says so."""
+    port = dead_port()
+    code, out, err = await run_to_end("--upstream", f"http://localhost:{port}", "--listen", f"0.0.0.0:{port}")
+    assert (2, "") == (code, out)
+    assert f"http://localhost:{port} is this gateway's own listen address (0.0.0.0:{port})" in err
+
+
+async def test_a_loop_through_another_address_is_not_used() -> None:
+    """An endpoint that leads back to the gateway by a way that its configuration does not show gets no requests."""
+    relays: set[asyncio.Task[None]] = set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        for source, sink in ((reader, back), (there, writer)):
+            task = asyncio.create_task(copy(source, sink))
+            relays.add(task)
+            task.add_done_callback(relays.discard)
+
+    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65536):
+                sink.write(data)
+        sink.close()
+
+    detour = await asyncio.start_server(forward, "127.0.0.1", 0)
+    port = detour.sockets[0].getsockname()[1]
+    gateway = ServeProcess("--upstream", f"http://127.0.0.1:{port}")
+    async with client() as http, gateway:
+        answer = await http.post(f"{gateway.url}/v1/chat/completions", json=chat())
+        assert (503, "no_endpoints") == (answer.status_code, answer.json()["error"]["code"])
+        gateway.signal()
+        assert 0 == await gateway.exit_code()
+        assert "leads back to the gateway itself" in await gateway.log()
+    detour.close()
+    await asyncio.gather(*relays)
+
+
+async def test_changes_of_an_engine_are_logged() -> None:
+    """An engine that comes up, goes and comes back leaves a line each time."""
+    async with engine() as fake, client() as http, ServeProcess("--upstream", fake.endpoint) as gateway:
+        await until_up(http, gateway)
+        await fake.stop()
+
+        async def gone() -> bool:
+            pool = (await http.get(f"{gateway.admin_url}/api/snapshot")).json()["pools"][0]
+            return bool(pool["endpoints"][0]["state"] == "down")
+
+        await eventually(gone)
+        await fake.start(fake.port)
+        await until_up(http, gateway)
+        gateway.signal()
+        assert 0 == await gateway.exit_code()
+        lines = [json.loads(line) for line in (await gateway.log()).splitlines()]
+        changes = [(line["was"], line["state"]) for line in lines if line["event"].startswith("endpoint ")]
+        assert [("starting", "up"), ("up", "down"), ("down", "up")] == changes

@@ -69,11 +69,8 @@ async def test_failed_core_lets_running_answers_end_and_ends_the_process(
         async with http.stream("POST", f"{url}/v1/chat/completions", json=chat(stream=True)) as answer:
             pieces = answer.aiter_text()
             received = await anext(pieces)
-
-            def fail(*_: object) -> None:
-                raise RuntimeError("the books do not balance")
-
-            monkeypatch.setattr(app.driver._controller, "handle", fail)
+            # The next booking fails. Not by replacing a method: a compiled core lets nobody do that.
+            app.driver._controller._life.ledger.pools.clear()
             refused = await http.post(f"{url}/v1/chat/completions", json=chat())
             assert (503, "draining") == (refused.status_code, refused.json()["error"]["code"])
             assert refused.headers["retry-after"]
@@ -91,5 +88,5 @@ async def test_failed_core_lets_running_answers_end_and_ends_the_process(
                 assert received.endswith("data: [DONE]\n\n")
                 assert 1 == await stopping
     head, *events = dumped(tmp_path)
-    assert "the books do not balance" in head["error"]
+    assert "KeyError" in head["error"]
     assert "Arrived" in {line["type"] for line in events}

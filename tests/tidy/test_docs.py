@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from forebay.admission.outcomes import Outcome
 from forebay.cli.main import COMMANDS
+from forebay.profiles import load_profile
 from tests.tidy.sources import ROOT, files_with_suffix, shown, source_modules, tree_of
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -92,6 +94,19 @@ def test_every_setting_is_documented() -> None:
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_profile_in_the_reference_is_one(tmp_path: Path) -> None:
+    """The example of a profile can be loaded, and the page has a row for each key of it."""
+    text = page("profiles.md")
+    (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "own.json"
+    path.write_text(example, encoding="utf-8")
+    assert load_profile(str(path)).name == "my-8b"
+    body = json.loads(example)
+    assert [
+        key for key in (*body, *body["step_ms"]) if f"| `{key}`" not in text and f", `{key}` |" not in text
+    ] == []
 
 
 @pytest.mark.parametrize("path", files_with_suffix(".md"), ids=shown)

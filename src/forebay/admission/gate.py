@@ -16,7 +16,7 @@ from typing import Final
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import Ledger
-from forebay.admission.model import Check
+from forebay.admission.model import Amount, Check
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
@@ -44,7 +44,9 @@ class Verdict:
     predicted_wait_s: float = 0.0
     position: int = 0
 
-    def check(self, name: str, value: float, limit: float | None, outcome: Outcome, detail: str = "") -> None:
+    def check(
+        self, name: str, value: Amount, limit: Amount | None, outcome: Outcome, detail: str = ""
+    ) -> None:
         """Record that `value` may be at most `limit`; the first failure decides."""
         passed = limit is None or value <= limit
         self.checks.append(Check(name, value, limit, passed))
@@ -64,7 +66,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         stale = pool.is_stale(now)
         verdict.check(
             "stale_samples",
-            stale,
+            int(stale),
             0,
             Outcome.STALE_ENGINE,
             "No engine of this pool has told its load lately.",

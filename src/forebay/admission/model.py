@@ -8,7 +8,7 @@ Everything here is plain data. Units are in the names: `_s` seconds (float, the 
 from __future__ import annotations
 
 from enum import Enum, unique
-from typing import Final, NewType
+from typing import Final, NewType, TypeAlias
 
 from forebay.admission.outcomes import Outcome
 from forebay.admission.record import record
@@ -164,13 +164,17 @@ class EndpointState(Enum):
     """No longer configured; what runs there may finish."""
 
 
+Amount: TypeAlias = int | float
+"""What a check compares. Not `float`, of which the compiled build would make one of every count: 2.0 endpoints."""
+
+
 @record
 class Check:
     """One comparison made in a decision."""
 
     name: str
-    value: float
-    limit: float | None
+    value: Amount
+    limit: Amount | None
     """What the value was compared with; None where there is no limit."""
     passed: bool
 

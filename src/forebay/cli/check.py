@@ -19,25 +19,32 @@ __all__ = ["command"]
 def command(file: Path) -> None:
     """Validate a configuration file and say what it means.
 
-    FOREBAY_… variables of the environment are taken into account, as `forebay serve -c FILE` would. Exits with 0 if
-    it can be used and with 2 if not.
+    `-` reads standard input. FOREBAY_… variables of the environment are taken into account, as `forebay serve -c
+    FILE` would. Exits with 0 if it can be used, warnings or not, and with 2 if not.
     """
     from forebay.config import ConfigError, load, memory_limit_bytes, to_settings
     from forebay.profiles import load_profile
 
+    warnings: tuple[str, ...] = ()
     try:
         loaded = load(file)
+        warnings = loaded.warnings
         settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=load_profile)
     except ConfigError as error:
+        _print_warnings(warnings or error.warnings)
         click.echo(str(error), err=True)
         count = len(error.problems)
         click.echo(f"{count} problem{'s' if count != 1 else ''}", err=True)
         raise SystemExit(2) from None
-    for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"OK: {file}")
+    _print_warnings(warnings)
+    click.echo(f"OK: {loaded.document.source}")
     for line in _summary(loaded.config, settings):
         click.echo(line)
+
+
+def _print_warnings(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _summary(config: Config, settings: Settings) -> list[str]:
@@ -45,12 +52,12 @@ def _summary(config: Config, settings: Settings) -> list[str]:
     lines = [f"listen {config.listen}, admin {config.admin}"]
     for pool, pool_settings in zip(config.pools, settings.pools, strict=True):
         bounds = [
-            f"{words} {value:g}"
+            f"at most {value:g} {words}"
             for words, value in (
-                ("at most GPU-seconds", pool_settings.max_gpu_s),
-                ("in flight per endpoint", pool_settings.max_inflight_requests),
-                ("in flight", pool_settings.max_pool_requests),
-                ("waiting", pool_settings.max_queue),
+                ("GPU-seconds", pool_settings.max_gpu_s),
+                ("requests in flight per endpoint", pool_settings.max_inflight_requests),
+                ("requests in flight", pool_settings.max_pool_requests),
+                ("requests waiting", pool_settings.max_queue),
             )
             if value is not None
         ]
@@ -58,7 +65,7 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         count = len(pool.endpoints)
         parts = [
             f"{count} endpoint{'s' if count != 1 else ''}",
-            f"{pool_settings.gpus} GPU each",
+            f"{pool_settings.gpus} GPU{'s' if pool_settings.gpus != 1 else ''}{' each' if count != 1 else ''}",
             f"speed {speed}",
         ]
         lines.append(f"pool {pool.name}: {', '.join(parts + bounds)}")

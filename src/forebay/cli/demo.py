@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from forebay.load.felt import ClassReport, Report
-    from forebay.runtime.demo import DemoResult, Progress
+    from forebay.runtime.demo import DemoPlan, DemoResult, Progress
 
 ARMS: Final = {"direct": "straight to the engines", "forebay": "through Forebay"}
 CLEARLY: Final = 1.1
@@ -24,6 +24,8 @@ CLEARLY: Final = 1.1
 LATE_ENGINES: Final = 0.02
 """Part of the time that the emulated engines may fall behind without a warning."""
 LATE_CLIENT_S: Final = 0.1
+SHORT_S: Final = 20.0
+"""A run of less than this has seen too little of the overload to be judged."""
 
 
 @click.command("demo", short_help="Show the same overload with and without Forebay, and a result table.")
@@ -60,7 +62,7 @@ def command(seconds: float, load: float, seed: int, as_json: bool, no_browser: b
     plan = DemoPlan(seconds_s=seconds, load=load, seed=seed)
     screen.print(
         f"Two emulated engines, together good for {plan.capacity_rps:.1f} requests/s of this mix. "
-        f"Offered: {load:g} times that, in bursts."
+        f"Offered: {'' if load == 1 else f'{load:g} times '}that, in bursts."
     )
     show = _Screen(screen)
     try:
@@ -76,6 +78,7 @@ def command(seconds: float, load: float, seed: int, as_json: bool, no_browser: b
         return
     output = Console(highlight=False)
     output.print(class_table(result))
+    output.print(legend(result))
     output.print(summary_table(result))
     output.print(verdict(result))
 
@@ -132,26 +135,50 @@ def _state(progress: Progress) -> str:
 
 
 def class_table(result: DemoResult) -> Table:
-    """Both arms side by side, class by class."""
+    """Both arms, one below the other, class by class."""
     from rich import box
     from rich.table import Table
 
-    title = f"{result.plan.load:g} times what the engines can serve, for {result.plan.seconds_s:g} seconds"
+    load = result.plan.load
+    times = "as much as" if load == 1 else f"{load:g} times what"
+    title = f"{times} the engines can serve, for {result.plan.seconds_s:g} seconds"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
     table.add_column("class")
-    headings = (
-        *("offered", "direct\non time", "direct\nTTFT p50 / p99"),
-        *("Forebay\non time", "Forebay\nrefused", "Forebay\nTTFT p50 / p99"),
-    )
-    for heading in headings:
+    table.add_column("offered", justify="right")
+    table.add_column("")
+    for heading in ("on time", "refused", "still open", "TTFT p50 / p99"):
         table.add_column(heading, justify="right")
     for name, direct in result.direct.report.classes.items():
         forebay = result.forebay.report.classes[name]
-        table.add_row(
-            *(name, f"{direct.offered}", _on_time(direct), _ttft(direct)),
-            *(_on_time(forebay), f"{forebay.refused}", _ttft(forebay)),
-        )
+        table.add_row(name, f"{direct.offered}", "direct", *_cells(direct))
+        table.add_row("", "", "Forebay", *_cells(forebay))
     return table
+
+
+def _cells(one: ClassReport) -> tuple[str, str, str, str]:
+    return _on_time(one), f"{one.refused}", f"{one.unanswered}", _ttft(one)
+
+
+def legend(result: DemoResult) -> str:
+    """What the columns mean, and why the least important class fares as it does."""
+    from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES
+
+    objectives = [one for one in ZERO_CONFIGURATION_CLASSES if one.name in result.direct.report.classes]
+    limits = ", ".join(f"{one.name} {one.ttft_s:g} s" for one in objectives)
+    lines = [
+        f"On time: answered in full, the first token within its class's objective ({limits}) and the rest at its pace."
+    ]
+    if len(objectives) > 1:
+        lines.append(
+            f"Forebay serves classes by rank: under overload {objectives[-1].name} is put off on purpose, "
+            f"so that {objectives[0].name} is on time."
+        )
+    lines.append("Still open: unanswered at the end; not on time, and in the TTFT at its age by then.")
+    return "\n".join(lines)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _on_time(one: ClassReport) -> str:
@@ -196,15 +223,18 @@ def summary_table(result: DemoResult) -> Table:
 def verdict(result: DemoResult) -> str:
     """The result in words, and what to doubt about it."""
     direct, forebay = result.direct.report, result.forebay.report
-    said = [_comparison(direct, forebay)]
+    said = [_comparison(direct, forebay, result.plan)]
     if forebay.refusals:
         told = forebay.refusals_with_retry_after
-        everyone = "each was" if told == forebay.refusals else f"only {told} were"
+        everyone = "each was" if told == forebay.refusals else f"only {told} {'was' if told == 1 else 'were'}"
+        if forebay.refusals == 1:
+            everyone = "it was" if told else "it was not"
         said.append(f"It turned {forebay.refusals} away, and {everyone} told when to come back.")
     if direct.preemptions:
         said.append(
-            f"Straight, the engines threw running requests out of their memory {direct.preemptions} times "
-            f"and did that work again; behind Forebay {forebay.preemptions or 0} times."
+            f"Straight, the engines threw running requests out of their memory "
+            f"{_times(direct.preemptions)} and did that work again; "
+            f"behind Forebay {_times(forebay.preemptions or 0)}."
         )
     said += _doubts(result)
     return " ".join(said)
@@ -224,13 +254,15 @@ def _doubts(result: DemoResult) -> list[str]:
     return [f"But this machine was too busy: {' and '.join(doubts)}. Try again with nothing else running."]
 
 
-def _comparison(direct: Report, forebay: Report) -> str:
+def _comparison(direct: Report, forebay: Report, plan: DemoPlan) -> str:
     shares = f"{forebay.slo_attainment:.0%} of all with Forebay, {direct.slo_attainment:.0%} without"
     if forebay.goodput_rps > direct.goodput_rps * CLEARLY:
         if direct.goodput_rps > 0:
             factor = forebay.goodput_rps / direct.goodput_rps
             return f"With Forebay {factor:.1f} times as many requests were on time: {shares}."
         return f"Only with Forebay was any request on time: {shares}."
+    short = plan.seconds_s < SHORT_S
+    too_short = f" But {plan.seconds_s:g} seconds are too short to tell: try --seconds 40." if short else ""
     if forebay.goodput_rps >= direct.goodput_rps / CLEARLY:
-        return f"No clear difference in requests on time: {shares}. Try a higher --load."
-    return f"Forebay did worse here. Requests on time: {shares}."
+        return f"No clear difference in requests on time: {shares}.{too_short or ' Try a higher --load.'}"
+    return f"Forebay did worse here. Requests on time: {shares}.{too_short}"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from forebay.cli.profiles import print_profiles
+
 if TYPE_CHECKING:
     from forebay.emulator import EmulatorSettings
     from forebay.enginemodel import EngineProfile
@@ -133,17 +135,30 @@ def command(
 
 def _load(name: str) -> EngineProfile | None:
     """The profile, or None after printing the list of them."""
-    from forebay.profiles import ProfileError, list_profiles, load_profile
+    from forebay.profiles import ProfileError, load_profile
 
     if name == "list":
-        for known in list_profiles():
-            profile = load_profile(known)
-            click.echo(f"{known}  ({profile.gpus} x {profile.gpu}, {profile.kv_tokens} KV tokens)")
+        print_profiles()
         return None
     try:
         return load_profile(name)
     except ProfileError as error:
         raise click.BadParameter(str(error), param_hint="--profile") from error
+
+
+def _why_not(error: OSError, settings: EmulatorSettings) -> str:
+    """Why it cannot listen there, and which option to change."""
+    import errno
+
+    if error.errno == errno.EADDRINUSE:
+        fix = "another program uses it; stop that one, or choose another --port"
+    elif error.errno == errno.EACCES:
+        fix = "not allowed; ports below 1024 need a privilege, choose another --port"
+    elif error.errno == errno.EADDRNOTAVAIL:
+        fix = "this machine does not have that address; choose one that it has as --host"
+    else:
+        fix = f"{error.strerror or error}; choose an address of this machine as --host"
+    return f"cannot listen on {settings.host}:{settings.port}: {fix}"
 
 
 def _run(settings: EmulatorSettings) -> None:
@@ -160,9 +175,7 @@ def _run(settings: EmulatorSettings) -> None:
         try:
             await server.start()
         except OSError as error:
-            raise click.ClickException(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another --port"
-            ) from error
+            raise click.ClickException(_why_not(error, settings)) from error
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

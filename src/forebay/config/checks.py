@@ -1,6 +1,7 @@
-"""What a single key cannot know: whether the parts of a configuration fit together.
+"""What a single key cannot know: whether the parts of a configuration fit together, and make sense.
 
-Pure. Each check returns paths and sentences; `loading` adds the places.
+Contradictions make it unusable; doubts are told and left to the operator. Pure. Each check returns paths and
+sentences; `loading` adds the places.
 """
 
 from __future__ import annotations
@@ -10,14 +11,67 @@ from collections.abc import Iterator
 from forebay.config.schema import Config
 from forebay.config.yaml_text import KeyPath
 
-__all__ = ["find_contradictions"]
+__all__ = ["default_class_of", "find_contradictions", "find_doubts"]
 
 DEFAULT_CLASS_NAMES = ("realtime", "standard", "batch")
+STANDARD = "standard"
+"""The default class where there is one of this name."""
 
 
 def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
     """Every contradiction, each with the path of the key to change."""
-    return [*_pools(config), *_classes(config), *_listeners(config)]
+    return [*_pools(config), *_circles(config), *_classes(config), *_listeners(config)]
+
+
+def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
+    """What is allowed but hardly meant, each with the path of the key to look at."""
+    return [*_closed_doors(config), *_without_effect(config), *_open_admin(config)]
+
+
+def default_class_of(config: Config) -> str | None:
+    """The class of requests that name none; None if it cannot be told and has to be set."""
+    if config.default_class is not None:
+        return config.default_class
+    names = _class_names(config)
+    if STANDARD in names:
+        return STANDARD
+    return names[0] if len(names) == 1 else None
+
+
+def _class_names(config: Config) -> list[str]:
+    return list(config.classes) if config.classes is not None else list(DEFAULT_CLASS_NAMES)
+
+
+def _closed_doors(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    for index, pool in enumerate(config.pools):
+        if pool.max_gpu_seconds == 0:
+            yield (
+                ("pools", index, "max_gpu_seconds"),
+                "0 refuses every request; leave it out for no bound",
+            )
+    if config.limits.max_waiting_bytes == 0:
+        yield (
+            ("limits", "max_waiting_bytes"),
+            "0 refuses every request that has a body; leave it out for a quarter of the memory limit",
+        )
+
+
+def _without_effect(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    for name, entry in (config.classes or {}).items():
+        for key in ("weight", "value"):
+            if getattr(entry, key) is not None:
+                yield (
+                    ("classes", name, key),
+                    "not in force in this version, which serves classes by rank",
+                )
+
+
+def _open_admin(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    if not config.admin.is_loopback and config.admin_token is None:
+        yield (
+            ("admin",),
+            f"other machines reach {config.admin}: all see /metrics there; /api/ is closed without admin_token",
+        )
 
 
 def _pools(config: Config) -> Iterator[tuple[KeyPath, str]]:
@@ -42,12 +96,29 @@ def _pools(config: Config) -> Iterator[tuple[KeyPath, str]]:
                 yield path, f"{endpoint} is listed twice; keep one"
 
 
+def _circles(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    """Endpoints that are this very gateway: each request would come back as another one."""
+    for index, pool in enumerate(config.pools):
+        for position, endpoint in enumerate(pool.endpoints):
+            for key, own in (("listen", config.listen), ("admin", config.admin)):
+                if own.is_reached_at(endpoint.host, endpoint.port):
+                    path: KeyPath = ("pools", index, "endpoints", position)
+                    whose = f"{endpoint} is this gateway's own {key} address ({own})"
+                    yield path, f"{whose}; give the engine's address, or choose another {key}"
+
+
 def _classes(config: Config) -> Iterator[tuple[KeyPath, str]]:
-    names = list(config.classes) if config.classes is not None else list(DEFAULT_CLASS_NAMES)
+    names = _class_names(config)
     for name, entry in (config.classes or {}).items():
         if entry.ttft is None and name not in DEFAULT_CLASS_NAMES:
             yield ("classes", name), f"needs a ttft, as in `{name}: {{ttft: 5s}}`"
-    if config.default_class not in names:
+    if config.default_class is None:
+        if default_class_of(config) is None:
+            yield (
+                ("classes",),
+                f"requests may name no class: set default_class to one of {', '.join(names)}",
+            )
+    elif config.default_class not in names:
         yield (
             ("default_class",),
             f"{config.default_class!r} is not a class; set default_class to one of {', '.join(names)}",

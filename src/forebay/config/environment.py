@@ -2,8 +2,9 @@
 
 Every key has a form: `FOREBAY_` and the key in capitals; a double underscore goes one level down
 (`FOREBAY_CLASSES__BATCH__TTFT`, `FOREBAY_POOLS__0__GPUS`). The value is YAML, so lists and mappings can be given
-as text. A variable that names no key is reported as a warning and not an error: Kubernetes puts
-`FOREBAY_SERVICE_HOST` and the like into every pod near a Service called forebay. Pure: the mapping is passed in.
+as text; indices also build a list that is not there, or add to one, from 0 without a gap. A variable that names no
+key is reported as a warning and not an error: Kubernetes puts `FOREBAY_SERVICE_HOST` and the like into every pod
+near a Service called forebay. Pure: the mapping is passed in.
 """
 
 from __future__ import annotations
@@ -16,13 +17,25 @@ from typing import Any, Final
 
 from forebay.config.errors import ConfigError
 from forebay.config.schema import Config
-from forebay.config.yaml_text import Document, parse_yaml
+from forebay.config.yaml_text import Document, KeyPath, parse_yaml
 
 __all__ = ["PREFIX", "Override", "apply_override", "overrides_from"]
 
 PREFIX: Final = "FOREBAY_"
-RESERVED: Final = frozenset({"FOREBAY_CONFIG", "FOREBAY_LOG_FORMAT", "FOREBAY_LOG_LEVEL"})
-"""Variables that other parts of the program read."""
+RESERVED: Final = frozenset(
+    {
+        *("FOREBAY_CONFIG", "FOREBAY_LOG_FORMAT", "FOREBAY_LOG_LEVEL"),
+        *("FOREBAY_ENGINES", "FOREBAY_TORCH_INDEX"),
+    }
+)
+"""Variables that other parts of the program, or the project's scripts, read."""
+_MEANT: Final = {
+    "upstream": "POOLS__0__ENDPOINTS__0",
+    "upstreams": "POOLS__0__ENDPOINTS",
+    "endpoints": "POOLS__0__ENDPOINTS",
+    "profile": "POOLS__0__PROFILE",
+}
+"""Options and pools' keys that are looked for at the top."""
 _PLAIN_TEXT: Final = frozenset({"listen", "admin", "admin_token", "default_class"})
 """Taken as written: a credential of digits only must not become a number."""
 _DEFAULT_CLASSES: Final = ("realtime", "standard", "batch")
@@ -40,7 +53,7 @@ class Override:
 
 
 def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str]]:
-    """The overrides in `environ`, shallow ones first, and warnings about variables that set nothing.
+    """The overrides in `environ`, wholes before their parts, and warnings about variables that set nothing.
 
     Raises:
         ConfigError: a value is not readable as YAML.
@@ -56,7 +69,8 @@ def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str
         if keys[0] not in known:
             if _SERVICE_LINK.fullmatch(variable) is None:
                 guess = difflib.get_close_matches(keys[0], known, n=1, cutoff=0.6)
-                meant = f"; did you mean {PREFIX}{guess[0].upper()}?" if guess else ""
+                name = _MEANT.get(keys[0]) or (guess[0].upper() if guess else "")
+                meant = f"; did you mean {PREFIX}{name}?" if name else ""
                 warnings.append(f"{variable} is set but names no setting{meant}")
             continue
         try:
@@ -70,37 +84,47 @@ def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str
         overrides.append(Override(variable, keys, document))
     if problems:
         raise ConfigError(problems)
-    return sorted(overrides, key=lambda override: len(override.keys)), warnings
+    return sorted(overrides, key=_order), warnings
 
 
-def apply_override(override: Override, data: dict[str, Any]) -> tuple[str | int, ...]:
-    """Writes the override into `data` and returns the path it went to.
+def _order(override: Override) -> list[tuple[bool, int, str]]:
+    """As a tree is walked: a whole before its parts, entry 2 of a list before entry 10."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in override.keys]
+
+
+def apply_override(override: Override, data: dict[str, Any]) -> list[KeyPath]:
+    """Writes the override into `data` and returns the path it went to, after those it had to make on the way.
 
     Raises:
         ValueError: there is no such place; the message says what is there.
     """
+    made: list[KeyPath] = []
     if override.keys[0] == "classes" and len(override.keys) > 1 and data.get("classes") is None:
         # To change one number of a default class must not drop the other classes.
         data["classes"] = {name: {} for name in _DEFAULT_CLASSES}
+        made.append(("classes",))
     place: Any = data
-    path: list[str | int] = []
-    for position, part in enumerate(override.keys):
+    path: KeyPath = ()
+    for part, below in zip(override.keys, override.keys[1:], strict=False):
         key = _key_in(place, part)
-        path.append(key)
-        if position == len(override.keys) - 1:
-            place[key] = override.document.data
-            break
-        child = place.get(key) if isinstance(place, dict) else place[key]
-        if child is None:
-            child = place[key] = {}
-        place = child
-    return tuple(path)
+        path = (*path, key)
+        if place[key] is None:
+            place[key] = [] if below.isdecimal() else {}
+            made.append(path)
+        place = place[key]
+    key = _key_in(place, override.keys[-1])
+    place[key] = override.document.data
+    return [*made, (*path, key)]
 
 
 def _key_in(place: Any, part: str) -> str | int:
+    """The key or index that a part of a name means. It is there afterwards, with None if it is new."""
     if isinstance(place, list):
-        if not part.isdecimal() or int(part) >= len(place):
-            raise ValueError(f"there is no entry {part!r}; entries are 0 to {len(place) - 1}")
+        if not part.isdecimal() or int(part) > len(place):
+            there = f"entries are 0 to {len(place) - 1}, and " if place else ""
+            raise ValueError(f"there is no entry {part!r}; {there}the next would be {len(place)}")
+        if int(part) == len(place):
+            place.append(None)
         return int(part)
     if not isinstance(place, dict):
         raise ValueError(f"nothing lies below the value {str(place)[:40]!r}")
@@ -108,4 +132,5 @@ def _key_in(place: Any, part: str) -> str | int:
     for key in place:
         if isinstance(key, str) and key.lower().replace("-", "_") == part:
             return key
+    place[part] = None
     return part

@@ -30,7 +30,10 @@ class ConfigProblem:
             place += f":{self.line}"
             if self.column is not None:
                 place += f":{self.column}"
-        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+        if not self.key or self.source.startswith("--"):
+            # An option's name says it all; the key would only say it again in other words.
+            return f"{place}: {self.message}"
+        return f"{place}: {self.key}: {self.message}"
 
 
 class ConfigError(Exception):
@@ -38,4 +41,6 @@ class ConfigError(Exception):
 
     def __init__(self, problems: list[ConfigProblem]) -> None:
         self.problems = problems
+        self.warnings: tuple[str, ...] = ()
+        """What else was noticed: a misspelt variable is often the reason of a problem."""
         super().__init__("\n".join(str(problem) for problem in problems))

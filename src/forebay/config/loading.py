@@ -7,19 +7,21 @@ applied: the caller gets a whole configuration or a `ConfigError`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from forebay.config.checks import find_contradictions
+from forebay.config.checks import find_contradictions, find_doubts
 from forebay.config.environment import Override, apply_override, overrides_from
 from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.messages import problems_from
 from forebay.config.schema import Config
-from forebay.config.yaml_text import MAX_DOCUMENT_BYTES, Document, parse_yaml
+from forebay.config.yaml_text import MAX_DOCUMENT_BYTES, Document, KeyPath, parse_yaml
 
 __all__ = ["Loaded", "load"]
 
@@ -43,29 +45,36 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, tuple[str, Any]] | None = None,
+    part_options: Mapping[KeyPath, str] | None = None,
 ) -> Loaded:
-    """The configuration from `path` (None: no file), `environ` and `options`.
+    """The configuration from `path` (None: no file, `-`: standard input), `environ` and `options`.
 
     Args:
         environ: variables to look at; None means the process's own.
         options: top-level key to (name of the command-line option, value as if from YAML).
+        part_options: path to name of the option, for parts of those values that came from an option of their own.
 
     Raises:
-        ConfigError: with every problem found.
+        ConfigError: with every problem found, and the warnings beside.
     """
     document = _read(path) if path is not None else Document("configuration", None)
     overrides, warnings = overrides_from(os.environ if environ is None else environ)
-    data = _as_mapping(document)
-    problems = _apply(overrides, data, document)
-    pools_replaced = "pools" in data and "pools" in (options or {})
-    for key, (option, value) in (options or {}).items():
-        data[key] = value
-        document.overridden[(key,)] = option
-    document.data = data
-    if problems:
-        raise ConfigError(problems)
+    try:
+        data = _as_mapping(document)
+        _apply(overrides, data, document)
+        pools_replaced = "pools" in data and "pools" in (options or {})
+        for key, (option, value) in (options or {}).items():
+            data[key] = value
+            document.overridden[(key,)] = option
+        document.overridden.update(part_options or {})
+        document.data = data
+        config = _validated(document)
+    except ConfigError as error:
+        error.warnings = tuple(warnings)
+        raise
+    warnings += [str(document.problem(where, message)) for where, message in find_doubts(config)]
     return Loaded(
-        config=_validated(document),
+        config=config,
         document=document,
         base_directory=path.parent if path is not None else Path(),
         warnings=tuple(warnings),
@@ -74,9 +83,10 @@ def load(
 
 
 def _read(path: Path) -> Document:
-    source = str(path)
+    is_stdin = str(path) == "-"
+    source = "standard input" if is_stdin else str(path)
     try:
-        with path.open("rb") as file:
+        with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as file:
             raw = file.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -103,14 +113,16 @@ def _as_mapping(document: Document) -> dict[str, Any]:
     return document.data
 
 
-def _apply(overrides: list[Override], data: dict[str, Any], document: Document) -> list[ConfigProblem]:
+def _apply(overrides: list[Override], data: dict[str, Any], document: Document) -> None:
     problems = []
     for override in overrides:
         try:
-            document.overridden[apply_override(override, data)] = override.variable
+            for path in apply_override(override, data):
+                document.overridden[path] = override.variable
         except ValueError as error:
             problems.append(ConfigProblem(override.variable, "", str(error)))
-    return problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def _validated(document: Document) -> Config:

@@ -20,6 +20,7 @@ from forebay.admission.settings import (
     Settings,
     SpeedLaw,
 )
+from forebay.config.checks import default_class_of
 from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.loading import Loaded
 from forebay.config.schema import ClassEntry, Pool
@@ -59,13 +60,15 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         pools.append(_pool_settings(pool, law, gpus))
     if problems:
         raise ConfigError(problems)
+    default_class = default_class_of(config)
+    assert default_class is not None  # a checked configuration has one
     waiting_bytes = config.limits.max_waiting_bytes
     return Settings(
         pools=tuple(pools),
         classes=ZERO_CONFIGURATION_CLASSES
         if config.classes is None
         else tuple(_class_settings(name, entry) for name, entry in config.classes.items()),
-        default_class=config.default_class,
+        default_class=default_class,
         max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,
     )
 

@@ -269,8 +269,8 @@ class Config(_Strict):
     """At least one."""
     classes: Annotated[dict[str, ClassEntry], Field(min_length=1, max_length=64)] | None = None
     """Priority classes by rank; unset means realtime, standard, batch with their documented objectives."""
-    default_class: str = "standard"
-    """Class of requests that name none."""
+    default_class: str | None = None
+    """Class of requests that name none; unset means `standard`, or the only class there is."""
     limits: Limits = Limits()
     """Bounds on what one process holds."""
     grace: Annotated[Duration, Field(ge=0, le=86400)] = 30.0

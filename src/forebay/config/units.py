@@ -50,7 +50,9 @@ _SIZE_UNITS_BYTES: Final = {
 }
 _QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?P<unit>[A-Za-z]*)")
 _COMPOUND_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?\s*[a-z]+\s*)+")
+_BARE_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_EVERYWHERE: Final = ("0.0.0.0", "::")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?")
 
 
@@ -65,7 +67,14 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """True if only this machine can reach it."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return _is_loopback(self.host)
+
+    def is_reached_at(self, host: str, port: int) -> bool:
+        """True if whoever connects to `host` and `port` surely comes to this listener; names are not resolved."""
+        if not self.port or port != self.port:
+            return False
+        there = _connected_host(host)
+        return _is_loopback(there) if self.host in _EVERYWHERE else _connected_host(self.host) == there
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -82,6 +91,16 @@ class EndpointUrl:
         return f"http://{Address(self.host, self.port)}"
 
 
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _connected_host(host: str) -> str:
+    """Where a connection to `host` goes: to this machine, if it is one of the names for that."""
+    plain = host.lower().rstrip(".")
+    return "127.0.0.1" if plain == "localhost" or plain in _EVERYWHERE else plain
+
+
 def parse_duration_s(value: object) -> float:
     """`1.5s`, `500ms`, `2 min`, `1h30m` to seconds. A bare number other than 0 is refused: its unit is a guess."""
     if isinstance(value, bool):
@@ -95,6 +114,8 @@ def parse_duration_s(value: object) -> float:
     text = value.strip().lower().replace("µs", "us")
     if text in ("0", "0.0"):
         return 0.0
+    if _BARE_NUMBER.fullmatch(text) is not None:
+        raise ValueError(f"{text} has no unit; write {text}s or {text}ms")
     if _COMPOUND_DURATION.fullmatch(text) is None:
         raise ValueError(f"cannot read {_quoted(value)} as a duration; write it like 500ms, 1.5s or 2m")
     total_s = 0.0

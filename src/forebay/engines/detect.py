@@ -24,7 +24,8 @@ from forebay.engines.registry import FALLBACK, all_families, family_of
 
 __all__ = ["Finding", "find_out"]
 
-FIRST_LOOK: Final = ("/metrics", "/v1/models")
+MODELS: Final = "/v1/models"
+FIRST_LOOK: Final = ("/metrics", MODELS)
 SECOND_LOOK: Final = ("/props",)
 STRAGGLER_S: Final = 0.5
 """How much longer than the quickest answer the others are waited for."""
@@ -41,6 +42,8 @@ class Finding:
     """What it answered to `sample_path` just now, so that the first sample costs no further scrape."""
     has_holes: bool
     """True if a question failed in a way that may pass (no answer, a 5xx): look again before long."""
+    doubt: str = ""
+    """Why this may be no inference engine at all, for people; it is served all the same."""
 
 
 async def find_out(
@@ -72,12 +75,26 @@ async def find_out(
         sample_path=path,
         sample=look.answers.get(path),
         has_holes=any(_is_hole(look.answers.get(path)) for path in (*needed, *family.describing_paths)),
+        doubt=_doubt(look) if family.kind is FALLBACK else "",
     )
 
 
 def _is_hole(answer: Answer | None) -> bool:
     """True if the answer may be another one soon; 501 is how llama.cpp says that it was started without metrics."""
     return answer is None or (answer.status >= 500 and answer.status != 501)
+
+
+def _doubt(look: Look) -> str:
+    """What speaks against an inference engine: any web server answers, and most tell no list of models."""
+    answer = look.answers.get(MODELS)
+    if answer is None or answer.status >= 500 or answer.status in (401, 403):
+        return ""  # unwell, or not for us to see: says nothing about what it is
+    if answer.status != 200:
+        return f"{MODELS} answered {answer.status}"
+    listed = look.json(MODELS)
+    return (
+        "" if isinstance(listed, dict) and "data" in listed else f"{MODELS} answered with no list of models"
+    )
 
 
 def _claimant(look: Look) -> EngineFamily | None:

@@ -114,6 +114,8 @@ class EndpointPoller:
         self._rest: asyncio.Future[None] | None = None
         self._trouble = ""
         self._doubtful: tuple[str, ...] = ()
+        self._doubted = False
+        """Somebody was told already that this may be no engine."""
 
     @property
     def info(self) -> EngineInfo | None:
@@ -189,6 +191,11 @@ class EndpointPoller:
         again_s = self._rhythm.look_again_soon_s if finding.has_holes else self._rhythm.look_again_s
         self._look_at_s = self._clock() + again_s
         self._must_look = False
+        if finding.doubt and not self._doubted:
+            self._doubted = True
+            logger.warning(
+                "%s does not look like an inference engine: %s; check the URL", self._endpoint, finding.doubt
+            )
         # A look with holes must not make us forget what a whole one told.
         if self._finding is None or not finding.has_holes:
             self._finding = finding

@@ -167,6 +167,28 @@ class Attempt:
         """True if the client sees a stream of events, so that an error can be told inside it."""
         return self._phase is _STREAM
 
+    @property
+    def told_ending(self) -> Outcome | None:
+        """How the answer ends as far as the client was told; None while there was more to come.
+
+        Clients act on it before the engine has ended the body: the OpenAI SDKs close at `[DONE]` and at an error.
+        """
+        if self._phase is _STREAM:
+            scanner = self._stream_scanner()
+            if scanner.error is not None:
+                return Outcome.UPSTREAM_INTERRUPTED
+            return Outcome.COMPLETED if scanner.done else None
+        if self._phase is _PLAIN and self._kept_bytes == self._answer_head().content_length:
+            return Outcome.COMPLETED
+        return None
+
+    def usage(self) -> Usage | None:
+        """What the engine said so far about the cost of its answer."""
+        if self._phase is _PLAIN:
+            return self._usage_of_kept()
+        scanner = self._scanner
+        return usage_of_object(scanner.usage) if scanner is not None and scanner.usage is not None else None
+
     def end_stream(self, outcome: Outcome, detail: str) -> None:
         """Tells the client inside the stream why it ends, and closes so that it cannot be taken for a whole one."""
         event = error_event(outcome, detail)
@@ -346,7 +368,7 @@ class Attempt:
         scanner = self._stream_scanner()
         if clean:
             scanner.end()
-        usage = usage_of_object(scanner.usage) if scanner.usage is not None else None
+        usage = self.usage()
         if scanner.error is not None:
             # The client has seen the error.
             if clean:

@@ -17,6 +17,20 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from forebay.gateway.body_fields import (
+    ABSENT,
+    Chat,
+    Completion,
+    CrowdedChat,
+    Message,
+    Number,
+    Part,
+    decode_chat,
+    decode_completion,
+    decode_crowded_chat,
+    decode_texts,
+)
+
 __all__ = ["ATTACHMENT_TOKENS", "Ask", "BadRequest", "read_chat", "read_completion", "unstated_limit"]
 
 ATTACHMENT_TOKENS: Final = 1_000
@@ -42,10 +56,6 @@ _UNSTATED_COMPLETION_LIMIT: Final = {"vllm": 16, "sglang": 16}
 """What /v1/completions generates at most when the client says nothing. Other engines run until they end."""
 
 
-Number = int | float
-"""A JSON number: which of the two it was written as matters for what is said about it."""
-
-
 class BadRequest(Exception):
     """The client's bytes are wrong; answered with 400 `invalid_request`."""
 
@@ -69,56 +79,7 @@ class Ask:
     samples: int = 1
 
 
-_ABSENT: Final = msgspec.Raw()
-
-
-class _Part(msgspec.Struct, gc=False):
-    type: str | None = None
-    text: str | None = None
-
-
-class _Message(msgspec.Struct, gc=False):
-    content: str | list[_Part | str] | None = None
-    tool_calls: msgspec.Raw = _ABSENT
-
-
-class _Chat(msgspec.Struct, gc=False):
-    model: str | None = None
-    messages: list[_Message] | None = None
-    tools: msgspec.Raw = _ABSENT
-    stream: bool | None = None
-    max_tokens: Number | None = None
-    max_completion_tokens: Number | None = None
-    n: Number | None = None
-
-
-class _CrowdedChat(msgspec.Struct, gc=False):
-    """The same fields, for a body of too many parts: the messages are passed over."""
-
-    model: str | None = None
-    messages: msgspec.Raw = _ABSENT
-    tools: msgspec.Raw = _ABSENT
-    stream: bool | None = None
-    max_tokens: Number | None = None
-    max_completion_tokens: Number | None = None
-    n: Number | None = None
-
-
-class _Completion(msgspec.Struct, gc=False):
-    model: str | None = None
-    prompt: msgspec.Raw = _ABSENT
-    stream: bool | None = None
-    max_tokens: Number | None = None
-    n: Number | None = None
-    best_of: Number | None = None
-
-
-_Body = TypeVar("_Body", _Chat, _CrowdedChat, _Completion)
-
-_decode_chat = msgspec.json.Decoder(_Chat).decode
-_decode_crowded_chat = msgspec.json.Decoder(_CrowdedChat).decode
-_decode_completion = msgspec.json.Decoder(_Completion).decode
-_decode_texts = msgspec.json.Decoder(str | list[str]).decode
+_Body = TypeVar("_Body", Chat, CrowdedChat, Completion)
 
 _TYPE_WORDS: Final = {
     "str": "a string",
@@ -138,7 +99,7 @@ def read_chat(body: bytes) -> Ask:
     Raises:
         BadRequest: The body is not a JSON object, or a field that is read has a wrong type or value.
     """
-    chat = _decoded(_decode_crowded_chat, body) if _is_crowded(body) else _decoded(_decode_chat, body)
+    chat = _decoded(decode_crowded_chat, body) if _is_crowded(body) else _decoded(decode_chat, body)
     limit = _output_limit(chat.max_tokens, "max_tokens")
     other = _output_limit(chat.max_completion_tokens, "max_completion_tokens")
     if other is not None and (limit is None or other > limit):
@@ -146,13 +107,13 @@ def read_chat(body: bytes) -> Ask:
     ask = Ask(
         _bounded(chat.model),
         chat.stream is True,
-        0 if chat.tools is _ABSENT else memoryview(chat.tools).nbytes,
+        0 if chat.tools is ABSENT else memoryview(chat.tools).nbytes,
         None,
         0,
         limit,
         1 if chat.n is None else _samples(chat.n, "n"),
     )
-    if isinstance(chat, _CrowdedChat):
+    if isinstance(chat, CrowdedChat):
         ask.prompt_bytes += memoryview(chat.messages).nbytes
     elif chat.messages is not None:
         _count_messages(chat.messages, ask)
@@ -165,7 +126,7 @@ def read_completion(body: bytes) -> Ask:
     Raises:
         BadRequest: As for `read_chat`.
     """
-    completion = _decoded(_decode_completion, body)
+    completion = _decoded(decode_completion, body)
     ask = Ask(
         _bounded(completion.model),
         completion.stream is True,
@@ -191,12 +152,12 @@ def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body:
         if not body.isascii():
             body.decode()
         return read
-    except msgspec.ValidationError as error:
-        raise _wrong_type(error) from None
-    except msgspec.DecodeError as error:
-        raise BadRequest(_syntax_message(body, error)) from None
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
+    except msgspec.ValidationError as invalid:
+        raise _wrong_type(invalid) from None
+    except msgspec.DecodeError as malformed:
+        raise BadRequest(_syntax_message(body, malformed)) from None
+    except UnicodeDecodeError as undecodable:
+        raise BadRequest(f"The request body is not valid UTF-8 (byte {undecodable.start}).") from None
     except RecursionError:
         raise BadRequest("The request body is nested too deeply.") from None
 
@@ -276,7 +237,7 @@ def _utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _count_messages(messages: list[_Message], ask: Ask) -> None:
+def _count_messages(messages: list[Message], ask: Ask) -> None:
     text_bytes = 0
     for message in messages:
         content = message.content
@@ -284,13 +245,13 @@ def _count_messages(messages: list[_Message], ask: Ask) -> None:
             text_bytes += len(content) if content.isascii() else len(content.encode())
         elif content is not None:
             text_bytes += _count_parts(content, ask)
-        if message.tool_calls is not _ABSENT:
+        if message.tool_calls is not ABSENT:
             # Templates put calls into the prompt as JSON, so here its syntax counts.
             text_bytes += memoryview(message.tool_calls).nbytes
     ask.prompt_bytes += text_bytes
 
 
-def _count_parts(parts: list[_Part | str], ask: Ask) -> int:
+def _count_parts(parts: list[Part | str], ask: Ask) -> int:
     text_bytes = 0
     for part in parts:
         if isinstance(part, str):
@@ -317,7 +278,7 @@ def _count_prompt(raw: bytes, ask: Ask) -> None:
             f"'prompt' may have more than {DECODED_PARTS} texts; send fewer in one request.", "prompt"
         )
     try:
-        texts = _decode_texts(raw)
+        texts = decode_texts(raw)
     except (msgspec.DecodeError, RecursionError):
         raise BadRequest(
             "'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists.",

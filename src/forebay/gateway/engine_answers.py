@@ -9,9 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from forebay.admission.model import Usage
+from forebay.gateway.answer_fields import (
+    UNREADABLE,
+    NestedError,
+    UsageFields,
+    decode_error,
+    decode_usage,
+    decode_whole,
+)
 from forebay.gateway.headers import answer_headers
 from forebay.gateway.refusals import Answer
 from forebay.http.message import Headers, ResponseHead, encode_headers, get_header
@@ -30,34 +36,6 @@ _OTHER_ENDPOINT_MAY_HELP: Final = frozenset({408, 425, 429})
 
 LARGEST_COUNT: Final = 2**31 - 1
 """More tokens than this in one answer is nonsense, and would poison whatever is learned from it."""
-
-
-class _CachedTokens(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _CachedTokens | None = None
-
-
-class _Whole(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
-
-
-class _Nested(msgspec.Struct, gc=False):
-    code: int | str | None = None
-
-
-class _ErrorEvent(msgspec.Struct, gc=False):
-    error: _Nested | str | None = None
-    code: int | str | None = None
-
-
-_decode_usage: Final = msgspec.json.Decoder(_Usage).decode
-_decode_whole: Final = msgspec.json.Decoder(_Whole).decode
-_decode_error: Final = msgspec.json.Decoder(_ErrorEvent).decode
 
 
 @dataclass(slots=True)
@@ -101,10 +79,10 @@ def answer_from_event(data: bytes) -> Answer:
     """The error that a stream began with, as the plain answer it should have been."""
     headers: Headers = [(b"content-type", b"application/json")]
     try:
-        event = _decode_error(data)
-    except (msgspec.DecodeError, RecursionError):
+        event = decode_error(data)
+    except UNREADABLE:
         return Answer(502, headers, data)
-    code = event.error.code if isinstance(event.error, _Nested) else event.code
+    code = event.error.code if isinstance(event.error, NestedError) else event.code
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     return Answer(status, headers, data)
 
@@ -112,20 +90,20 @@ def answer_from_event(data: bytes) -> Answer:
 def usage_of_object(data: bytes) -> Usage | None:
     """Token counts from the JSON text of a `usage` object; None where there are none to be believed."""
     try:
-        return _usage(_decode_usage(data))
-    except (msgspec.DecodeError, RecursionError):
+        return _usage(decode_usage(data))
+    except UNREADABLE:
         return None
 
 
 def usage_of_body(data: bytes) -> Usage | None:
     """Token counts from a whole non-streamed answer."""
     try:
-        return _usage(_decode_whole(data).usage)
-    except (msgspec.DecodeError, RecursionError):
+        return _usage(decode_whole(data).usage)
+    except UNREADABLE:
         return None
 
 
-def _usage(read: _Usage | None) -> Usage | None:
+def _usage(read: UsageFields | None) -> Usage | None:
     if read is None or read.prompt_tokens is None:
         return None
     output_tokens = read.completion_tokens or 0

@@ -7,9 +7,11 @@ needs no engine is answered before this returns.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import urllib.parse
 from collections import Counter
+from typing import Final
 
 from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
@@ -35,7 +37,12 @@ from forebay.gateway.upstreams import Upstreams
 from forebay.http.exchange import Exchange
 from forebay.http.message import Headers, get_header
 
-__all__ = ["Gateway"]
+__all__ = ["POLLER_HEADER", "Gateway"]
+
+_log = logging.getLogger(__name__)
+
+POLLER_HEADER: Final = b"x-forebay-poller"
+"""On questions to engines: which gateway asks."""
 
 _HEALTHY = Answer(200, [(b"content-type", b"application/json")], b'{"status":"ok"}')
 
@@ -54,7 +61,9 @@ class Gateway:
         """Answers given without asking the core, by code: bad input, no room for the body, draining."""
         self._directory = directory
         # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
-        self._id_prefix = secrets.token_hex(6).encode("ascii")
+        self.mark = secrets.token_hex(6).encode("ascii")
+        """Begins the ids of this process, and tells its own polls from others'."""
+        self._loop_told = False
         self.upstreams.update(directory.serving)
 
     def reconfigure(self, settings: GatewaySettings) -> None:
@@ -70,7 +79,7 @@ class Gateway:
 
     def own_id(self, ticket: TicketId) -> bytes:
         """`x-forebay-id`: the key of a request in logs, explanations and the admin port."""
-        return b"%b-%x" % (self._id_prefix, ticket)
+        return b"%b-%x" % (self.mark, ticket)
 
     def answered_early(self, code: str) -> None:
         """Counts an answer that was given without asking the core."""
@@ -110,6 +119,9 @@ class Gateway:
     def _answer_other(self, exchange: Exchange) -> None:
         """Everything that is not admitted: none of it waits in a queue, counts against a limit or needs an engine."""
         head = exchange.head
+        if get_header(head.headers, POLLER_HEADER) == self.mark:
+            self._answer_own_poll(exchange)
+            return
         path, method = head.path, head.method
         allow = allowed_methods(path, self.settings.passed_gets)
         if path == "*" and method == b"OPTIONS":
@@ -146,10 +158,15 @@ class Gateway:
         """An answer to an inference request that the core is not asked about; it has an id like any other."""
         self._answer(exchange, answer, self.own_id(self.core.new_ticket()))
 
+    def _answer_own_poll(self, exchange: Exchange) -> None:
+        """One of our endpoints leads back to us. 503 keeps it out of use, so that no request goes in circles."""
+        if not self._loop_told:
+            self._loop_told = True
+            _log.error("an endpoint of this gateway leads back to the gateway itself: it is not used")
+        exchange.respond(503, [(b"content-type", b"text/plain")], b"This is the gateway that asks.\n")
+
     def _draining(self) -> Answer:
         message = (
             "This gateway is shutting down and takes no new requests; another one may. Try again in 1 to 2 s."
         )
-        return early_refusal(
-            503, Outcome.DRAINING, message, wait_s=0.0, retry_after_s=self.bodies.promise_s()
-        )
+        return early_refusal(503, Outcome.DRAINING, message, retry_after_s=self.bodies.promise_s())

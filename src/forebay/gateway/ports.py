@@ -29,6 +29,10 @@ __all__ = ["Core", "Directory", "EndpointView", "GatewaySettings", "Listener", "
 class Listener(Protocol):
     """Carries out what the core decided for one ticket."""
 
+    @property
+    def request_id(self) -> bytes | None:
+        """The client's own `x-request-id`, made safe, if it sent one: for logs and the admin API."""
+
     def on_dispatch(self, effect: Dispatch) -> None:
         """Send the request to `effect.endpoint` now; an earlier attempt that is still open is given up."""
 

@@ -24,6 +24,7 @@ __all__ = [
     "error_body",
     "error_event",
     "plain_error",
+    "predicted_wait",
     "refusal_answer",
     "retry_headers",
     "seconds",
@@ -34,7 +35,7 @@ LONGEST_RETRY_S: Final = 60
 """SDKs ignore more; the honest figure is in `x-queue-predict-wait` and in the body."""
 
 LONGEST_SHOWN_S: Final = 86_400
-"""A predicted wait may be infinite (nothing drains); a header has to stay a number."""
+"""More says nothing more."""
 
 _STATUS: Final = {
     Outcome.NO_ENDPOINTS: 503,
@@ -146,13 +147,23 @@ def plain_error(
 
 
 def early_refusal(
-    status: int, outcome: Outcome, message: str, *, wait_s: float, retry_after_s: float, bound: str = ""
+    status: int,
+    outcome: Outcome,
+    message: str,
+    *,
+    retry_after_s: float,
+    wait_s: float | None = None,
+    bound: str = "",
 ) -> Answer:
-    """A refusal given without asking the core, because the request's body is not even to be read."""
+    """A refusal given without asking the core, because the request's body is not even to be read.
+
+    Args:
+        wait_s: predicted; None where there is nothing to wait for.
+    """
     headers: Headers = [
         (b"content-type", b"application/json"),
         (b"x-forebay-reason", _reason(outcome.value, bound)),
-        (b"x-queue-predict-wait", seconds(wait_s)),
+        *([] if wait_s is None else predicted_wait(wait_s)),
         *retry_headers(retry_after_s),
     ]
     return Answer(status, headers, error_body(status, outcome.value, message), outcome.value)
@@ -178,9 +189,10 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
     headers: Headers = [
         (b"content-type", b"application/json"),
         (b"x-forebay-reason", _reason(outcome.value, record.decided_by)),
-        (b"x-queue-predict-wait", seconds(refusal.predicted_wait_s)),
         (b"x-queue-time", seconds(record.waited_s)),
     ]
+    if outcome.group is Group.CONTENDED:
+        headers += predicted_wait(refusal.predicted_wait_s)
     if outcome.group is Group.IMPOSSIBLE:
         headers.append((b"x-should-retry", b"false"))
     elif refusal.retry_after_s is not None:
@@ -192,6 +204,11 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
 def _reason(code: str, bound: str) -> bytes:
     """`x-forebay-reason`: the code, then which bound or check it was where that says more than the code."""
     return (f"{code} {bound}" if bound and bound != code else code).encode("ascii")
+
+
+def predicted_wait(wait_s: float) -> Headers:
+    """`x-queue-predict-wait`. None where nothing drains: a wait without end is no number to plan with."""
+    return [(b"x-queue-predict-wait", seconds(wait_s))] if math.isfinite(wait_s) else []
 
 
 def seconds(value_s: float) -> bytes:

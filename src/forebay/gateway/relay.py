@@ -37,6 +37,7 @@ from forebay.gateway.refusals import (
     early_refusal,
     error_body,
     plain_error,
+    predicted_wait,
     refusal_answer,
     retry_headers,
     seconds,
@@ -121,6 +122,11 @@ class Relay:
         self._reserved_bytes = 0
         self._waiting_bytes = 0
 
+    @property
+    def request_id(self) -> bytes | None:
+        """The client's own `x-request-id`, if it sent one."""
+        return self._claims.request_id
+
     # The request
 
     def begin(self) -> None:
@@ -154,8 +160,8 @@ class Relay:
         except BadRequest as error:
             self._answer_early(plain_error(400, "invalid_request", error.message, error.param))
             return
-        except Unroutable as error:
-            self._answer_early(error.answer)
+        except Unroutable as unroutable:
+            self._answer_early(unroutable.answer)
             return
         if ask.max_output_tokens is None and self._route.completion:
             ask.max_output_tokens = unstated_limit(pool.engine)
@@ -314,8 +320,6 @@ class Relay:
         headers = [(b"content-type", b"application/json"), *own]
         if effect.retry_after_s is not None:
             headers += retry_headers(effect.retry_after_s)
-            if self._hold is None:
-                headers.append((b"x-queue-predict-wait", seconds(0.0)))
         message = f"The engine gave no answer. {effect.detail}".rstrip()
         self._exchange.respond(status, headers, error_body(status, outcome.value, message))
 
@@ -334,7 +338,8 @@ class Relay:
         hold, record = self._hold, self._dispatch
         if hold is not None and record is not None:
             headers.append((b"x-queue-time", seconds(record.waited_s)))
-            headers.append((b"x-queue-predict-wait", seconds(hold.predicted_wait_s)))
+            if hold.predicted_wait_s:  # 0 where no endpoint was there to predict a wait for
+                headers += predicted_wait(hold.predicted_wait_s)
             headers.append((b"x-queue-position", b"%d" % hold.position))
         else:
             headers.append(_NOT_WAITED)
@@ -384,12 +389,17 @@ class Relay:
             self._release_reserved()
             self._desk.answered_early(Outcome.CLIENT_GONE.value)
             return
-        output_events = 0
+        event: ClientLeft | Ended = ClientLeft(self._ticket)
         if attempt is not None:
-            output_events = attempt.output_events
+            outcome, output_events = attempt.told_ending, attempt.output_events
+            if outcome is None:
+                event = ClientLeft(self._ticket, output_events)
+            else:
+                goes_on = outcome is not Outcome.COMPLETED
+                event = Ended(self._ticket, outcome, attempt.usage(), output_events, engine_goes_on=goes_on)
             attempt.give_up()
         self._leave()
-        self._desk.core.feed(ClientLeft(self._ticket, output_events))
+        self._desk.core.feed(event)
 
     def _drain_changed(self, paused: bool) -> None:
         if self._attempt is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
+from forebay.http.sse_fields import UNREADABLE, decode_event, decode_usage
 
 __all__ = ["EVENT_BYTES", "SseScanner"]
 
@@ -25,38 +25,11 @@ EVENT_BYTES: Final = 262144
 """Longest event that is looked into. Bytes beyond it are passed over until the event ends."""
 _BOM: Final = b"\xef\xbb\xbf"
 _DONE: Final = b"[DONE]"
-
-
 _USAGE: Final = b'"usage"'
 _REASON: Final = b'_reason"'
 _ERROR: Final = b'"error"'
 _NULLS: Final = (b":null", b": null")
-
-
-class _Event(msgspec.Struct):
-    """The parts of an event that are ever looked at.
-
-    `message` and `response` are where Anthropic's `message_start` and OpenAI's `response.completed` carry their
-    usage.
-    """
-
-    usage: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-    object: msgspec.Raw = msgspec.Raw()
-    message: msgspec.Raw = msgspec.Raw()
-    response: msgspec.Raw = msgspec.Raw()
-
-
-class _Usage(msgspec.Struct):
-    completion_tokens: int | float | None = None
-    output_tokens: int | float | None = None
-    total_tokens: int | float | None = None
-
-
-_decode_event: Final = msgspec.json.Decoder(_Event).decode
-_decode_usage: Final = msgspec.json.Decoder(_Usage).decode
 _LARGEST_COUNT: Final = 2**53
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class SseScanner:
@@ -264,14 +237,14 @@ class SseScanner:
 
     def _take_usage(self, payload: bytes) -> None:
         try:
-            event = _decode_event(payload)
+            event = decode_event(payload)
             usage = bytes(event.usage)
             for outer in (event.message, event.response):
                 if not usage.startswith(b"{") and bytes(outer).startswith(b"{"):
-                    usage = bytes(_decode_event(outer).usage)
+                    usage = bytes(decode_event(outer).usage)
             if not usage.startswith(b"{"):
                 return
-        except _UNREADABLE:
+        except UNREADABLE:
             return
         if bytes(event.response).startswith(b"{"):
             self.finish_reason_seen = True
@@ -282,8 +255,8 @@ class SseScanner:
 
     def _look_for_error(self, payload: bytes) -> None:
         try:
-            event = _decode_event(payload)
-        except _UNREADABLE:
+            event = decode_event(payload)
+        except UNREADABLE:
             return
         if bytes(event.error) not in (b"", b"null", b"false") or bytes(event.object) == _ERROR:
             self.error = payload
@@ -303,8 +276,8 @@ def _data_lines(block: bytes) -> list[bytes]:
 def _count_of(usage: bytes) -> float:
     """The number by which two usages of one stream are compared: the output, or else the total."""
     try:
-        counts = _decode_usage(usage)
-    except _UNREADABLE:
+        counts = decode_usage(usage)
+    except UNREADABLE:
         return 0.0
     for count in (counts.completion_tokens, counts.output_tokens, counts.total_tokens):
         if count is not None:

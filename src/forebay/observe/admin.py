@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -18,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from forebay import __version__
-from forebay.admission.model import TicketId
+from forebay.admission.model import DecisionRecord, TicketId
 from forebay.observe.decisions import RecentDecisions
 from forebay.observe.metrics import CONTENT_TYPE, Metrics
 
@@ -37,7 +38,7 @@ GET /readyz               200 once it serves; 503 while it shuts down
 GET /metrics              Prometheus metrics
 GET /api/snapshot         what is held, waiting and known, as JSON
 GET /api/decisions        recent decisions, newest first (?limit=100)
-GET /api/requests/ID      what was decided about one request (ID from x-forebay-id)
+GET /api/requests/ID      what was decided about one request (ID: its x-forebay-id, or its own x-request-id)
 """
 
 
@@ -55,6 +56,12 @@ class Process(Protocol):
 
     def ticket_of(self, request_id: str) -> TicketId | None:
         """The ticket behind an `x-forebay-id`; None if the text is no such id."""
+
+    def ids_of(self, ticket: TicketId) -> dict[str, str]:
+        """`id`: its `x-forebay-id`. `request_id`: the `x-request-id` that its client sent, if it sent one."""
+
+    def wall_clock_s(self, at_s: float) -> float:
+        """Seconds since the epoch of a moment on the core's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ def admin_app(
             Route("/metrics", views.metrics),
             Route("/api/snapshot", views.guarded(views.snapshot)),
             Route("/api/decisions", views.guarded(views.decisions)),
-            Route("/api/requests/{request_id}", views.guarded(views.request)),
+            Route("/api/requests/{request_id:path}", views.guarded(views.request)),
         ]
     )
 
@@ -152,14 +159,30 @@ class _Views:
         text = request.query_params.get("limit", "100")
         if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MAX_DECISIONS):
             return _json({"error": f"limit is a number from 1 to {_MAX_DECISIONS}"}, 400)
-        return _json({"decisions": self._decisions.latest(int(text))})
+        return _json({"decisions": [self._shown(record) for record in self._decisions.latest(int(text))]})
 
     async def request(self, request: Request) -> Response:
-        ticket = self._process.ticket_of(request.path_params["request_id"])
+        request_id = request.path_params["request_id"]
+        ticket = self._process.ticket_of(request_id) or self._named(request_id)
         records = self._decisions.of_ticket(ticket) if ticket is not None else []
         if not records:
             return _json({"error": "no such request, too long ago, or answered without a decision"}, 404)
-        return _json({"ticket": ticket, "decisions": records})
+        return _json({"ticket": ticket, "decisions": [self._shown(record) for record in records]})
+
+    def _named(self, request_id: str) -> TicketId | None:
+        """The latest request that its client named so. A scan, as above."""
+        tickets = (record.ticket for record in self._decisions.latest(_MAX_DECISIONS))
+        return next((t for t in tickets if self._process.ids_of(t).get("request_id") == request_id), None)
+
+    def _shown(self, record: DecisionRecord) -> dict[str, Any]:
+        """A decision with what a client's report can be matched by: its ids and the time on the wall."""
+        at = datetime.fromtimestamp(self._process.wall_clock_s(record.at_s), UTC)
+        shown: dict[str, Any] = msgspec.to_builtins(record)
+        return {
+            **self._process.ids_of(record.ticket),
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            **shown,
+        }
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -11,6 +11,7 @@ import logging
 import queue
 import sys
 import threading
+from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
 import structlog
@@ -69,7 +70,7 @@ def configure_log(
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _stamp,
     ]
     final: list[structlog.typing.Processor]
     if log_format == "json":
@@ -90,3 +91,13 @@ def configure_log(
     root.handlers[:] = [writer]
     root.setLevel(level)
     return writer
+
+
+def _stamp(
+    logger: logging.Logger, name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """The wall-clock time at which the line was logged, which may be well before it is written."""
+    del logger, name
+    record: logging.LogRecord = event["_record"]
+    event["timestamp"] = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+    return event

@@ -8,10 +8,10 @@ what could forge a line or steer a terminal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from forebay.admission.model import DecisionRecord, Settlement
+from forebay.admission.model import DecisionRecord, Settlement, TicketId
 from forebay.admission.outcomes import Group, Outcome
 
 __all__ = ["RequestLog"]
@@ -27,19 +27,34 @@ _TEXT_LENGTH: Final = 128
 class RequestLog:
     """Writes about decisions that end a request and about failed settlements."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], ids_of: Callable[[TicketId], Mapping[str, str]] = lambda _: {}
+    ) -> None:
+        """See the class.
+
+        Args:
+            clock: the driver's; only for the rate of lines.
+            ids_of: what a client knows its request by; asked only for requests that are written about.
+        """
         self._clock = clock
+        self._ids_of = ids_of
+        self._last_ended: TicketId | None = None
+        """The last request that a decision ended; its settlement comes next and is no news."""
         self._allowance = BURST
         self._at_s = clock()
         self._suppressed = 0
 
     def on_record(self, record: DecisionRecord) -> None:
         """A decision: a line if it turned the request away. Of one that failed the settlement tells more."""
-        if record.outcome is None or record.outcome.group is Group.FAILED or not self._may_write():
+        if record.outcome is None or record.outcome.group is Group.FAILED:
+            return
+        self._last_ended = record.ticket
+        if not self._may_write():
             return
         _log.info(
             "request refused",
             extra={
+                **self._ids_of(record.ticket),
                 "ticket": record.ticket,
                 "code": record.outcome.value,
                 "decided_by": record.decided_by,
@@ -57,15 +72,22 @@ class RequestLog:
 
     def on_settlement(self, settlement: Settlement) -> None:
         """A closed ticket: a line if it failed or was left."""
-        group = settlement.outcome.group
-        if group not in _LOGGED or not self._may_write():
+        outcome = settlement.outcome
+        cut = outcome is Outcome.DRAINING and settlement.ticket != self._last_ended
+        if not (cut or outcome.group in _LOGGED) or not self._may_write():
             return
+        message = "request failed"
+        if cut:
+            message = "request cut at shutdown"
+        elif outcome.group is Group.LEFT:
+            message = "client left"
         _log.log(
-            logging.INFO if settlement.outcome is Outcome.CLIENT_GONE else logging.WARNING,
-            "client left" if group is Group.LEFT else "request failed",
+            logging.INFO if outcome is Outcome.CLIENT_GONE else logging.WARNING,
+            message,
             extra={
+                **self._ids_of(settlement.ticket),
                 "ticket": settlement.ticket,
-                "code": settlement.outcome.value,
+                "code": outcome.value,
                 "pool": settlement.pool,
                 "class": settlement.class_name,
                 "tenant": _plain(settlement.tenant),

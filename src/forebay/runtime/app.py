@@ -32,6 +32,7 @@ from forebay.gateway.ports import EndpointView, GatewaySettings
 from forebay.http.server import HttpServer, ServerLimits
 from forebay.observe.admin import AdminAccess, admin_app
 from forebay.observe.decisions import RecentDecisions
+from forebay.observe.endpoint_log import EndpointLog
 from forebay.observe.metrics import Metrics
 from forebay.observe.request_log import RequestLog
 from forebay.runtime.admin_server import AdminServer
@@ -116,14 +117,15 @@ class App:
             classes=tuple(entry.name for entry in settings.classes),
             default_class=settings.default_class,
         )
-        self.polling = self._polling(config)
-        log = RequestLog(self.driver.now)
-        self.driver.delivery.observe(
-            settlements=(self.metrics.on_settlement, log.on_settlement),
-            records=(self.decisions.add, log.on_record, self.polling.on_record),
-        )
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early_answers
+        self.polling = self._polling(config)
+        self.endpoint_log = EndpointLog(self.snapshot, self.driver.now)
+        log = RequestLog(self.driver.now, self.ids_of)
+        self.driver.delivery.observe(
+            settlements=(self.metrics.on_settlement, log.on_settlement, self.endpoint_log.on_settlement),
+            records=(self.decisions.add, log.on_record, self.endpoint_log.on_record, self.polling.on_record),
+        )
         self.server = HttpServer(self.gateway, _server_limits(config))
         credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
         access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
@@ -142,6 +144,16 @@ class App:
     def snapshot(self) -> Snapshot | None:
         """The core as it is; None once it has failed."""
         return self.driver.snapshot()
+
+    def ids_of(self, ticket: TicketId) -> dict[str, str]:
+        """`id`: its `x-forebay-id`. `request_id`: the `x-request-id` that its client sent, if it sent one."""
+        ids = {"id": self.gateway.own_id(ticket).decode("ascii")}
+        request_id = self.driver.delivery.request_id_of(ticket)
+        return ids if request_id is None else {**ids, "request_id": request_id}
+
+    def wall_clock_s(self, at_s: float) -> float:
+        """Seconds since the epoch of a moment on the core's clock."""
+        return time.time() - (self.driver.now() - at_s)
 
     def ticket_of(self, request_id: str) -> TicketId | None:
         """The ticket behind an `x-forebay-id` of this process."""
@@ -210,7 +222,8 @@ class App:
         cut = await self._drained(until_s)
         if cut:
             _log.warning("%d requests were still open and are cut", cut)
-        await self.server.close(0.0 if cut else _CLOSE_S)
+            self.driver.cut_all("This request did not end in time and was cut.")
+        await self.server.close(_CLOSE_S)
         await self.polling.stop()
         self.gateway.close()
         self.driver.stop()
@@ -250,7 +263,7 @@ class App:
         for pool in config.pools:
             kind = None if pool.engine == "auto" else EngineKind(pool.engine)
             for endpoint in pool.endpoints:
-                client = EngineClient(endpoint.host, endpoint.port, self.driver.now)
+                client = EngineClient(endpoint.host, endpoint.port, self.driver.now, asker=self.gateway.mark)
                 polling.add(pool.name, EndpointId(str(endpoint)), client, kind, pool.poll_interval)
         return polling
 
@@ -258,6 +271,7 @@ class App:
         if isinstance(event, Described):
             self.directory.describe(event.endpoint, event.info)
         self.driver.feed(event)
+        self.endpoint_log.on_event(event)
 
 
 async def _bind(key: str, address: Address, starting: Coroutine[None, None, None]) -> None:

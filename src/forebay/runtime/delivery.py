@@ -23,6 +23,10 @@ _log = logging.getLogger(__name__)
 
 _RETRY_AFTER_FAILURE_S: Final = 5.0
 """What clients are told after a failure of the core: about what it takes to replace the process."""
+_RETRY_AFTER_CUT_S: Final = 1.0
+"""What clients are told that are cut at the end of a shutdown: others serve, or will."""
+_CLOSED_IDS: Final = 4000
+"""Ids of closed tickets that are remembered; the admin API shows up to 2000 decisions."""
 
 
 class Delivery:
@@ -32,6 +36,7 @@ class Delivery:
         self._feed = feed
         self._on_error = on_error
         self._listeners: dict[TicketId, Listener] = {}
+        self._closed_ids: dict[TicketId, bytes] = {}
         self._held: dict[TicketId, DecisionRecord] = {}
         self._on_settlement: tuple[Callable[[Settlement], None], ...] = ()
         self._on_record: tuple[Callable[[DecisionRecord], None], ...] = ()
@@ -44,6 +49,12 @@ class Delivery:
     def register(self, ticket: TicketId, listener: Listener) -> None:
         """Effects for this ticket go to `listener` until it is settled."""
         self._listeners[ticket] = listener
+
+    def request_id_of(self, ticket: TicketId) -> str | None:
+        """The client's `x-request-id`, of an open ticket or one of the last closed; None if it sent none."""
+        listener = self._listeners.get(ticket)
+        request_id = self._closed_ids.get(ticket) if listener is None else listener.request_id
+        return None if request_id is None else request_id.decode("ascii")
 
     def observe(
         self,
@@ -66,7 +77,9 @@ class Delivery:
 
     def _one(self, effect: Effect) -> None:
         if type(effect) is Settle:
-            self._listeners.pop(effect.settlement.ticket, None)
+            listener = self._listeners.pop(effect.settlement.ticket, None)
+            if listener is not None and listener.request_id is not None:
+                self._remember(effect.settlement.ticket, listener.request_id)
             if self._held:
                 # Its client has left: nobody was told anything that would have ended the wait.
                 self._held.pop(effect.settlement.ticket, None)
@@ -89,21 +102,27 @@ class Delivery:
                 self._tell_decided(effect.record)
             self._listeners[effect.ticket].on_abort(effect)
 
+    def _remember(self, ticket: TicketId, request_id: bytes) -> None:
+        ids = self._closed_ids
+        if len(ids) >= _CLOSED_IDS:
+            del ids[next(iter(ids))]
+        ids[ticket] = request_id
+
     def _free(self, effect: Effect) -> None:
         """Make the core let go of a ticket whose listener could not do its part; the engine is not to blame."""
         if isinstance(effect, Dispatch | Hold):
             listener = self._listeners.get(effect.ticket)
             if listener is not None:
-                self._abort(listener, effect.ticket, "The gateway could not send the request.")
+                self._abort(listener, _failed(effect.ticket, "The gateway could not send the request."))
             if isinstance(effect, Dispatch):
                 # It may have been sent in part: its room stays booked until the engine shows that it is gone.
                 self._feed(Ended(effect.ticket, Outcome.UPSTREAM_FAILED, engine_goes_on=True))
             else:
                 self._feed(ClientLeft(effect.ticket))
 
-    def _abort(self, listener: Listener, ticket: TicketId, detail: str) -> None:
+    def _abort(self, listener: Listener, effect: Abort) -> None:
         try:
-            listener.on_abort(Abort(ticket, Outcome.UPSTREAM_FAILED, detail))
+            listener.on_abort(effect)
         except Exception:  # noqa: BLE001 - as in `carry_out`
             _log.exception("telling a listener of its end failed")
             self._on_error("listener.abort")
@@ -126,7 +145,14 @@ class Delivery:
         _log.exception("an observer failed; the request is not affected")
         self._on_error("observer")
 
-    # Without the core
+    # Ends that are not the core's decision
+
+    def cut_all(self, detail: str) -> None:
+        """End every running request: its client is told, its engine left at work is the next process's concern."""
+        for ticket, listener in list(self._listeners.items()):
+            if ticket not in self._held:
+                self._abort(listener, Abort(ticket, Outcome.DRAINING, detail, _RETRY_AFTER_CUT_S))
+                self._feed(Ended(ticket, Outcome.DRAINING, engine_goes_on=True))
 
     def refuse_arrival(self, demand: Demand, at_s: float, outcome: Outcome, detail: str) -> None:
         """Answer a request that the core cannot decide about."""
@@ -164,7 +190,7 @@ class Delivery:
         if isinstance(event, AttemptFailed):
             listener = self._listeners.pop(event.ticket, None)
             if listener is not None:
-                self._abort(listener, event.ticket, "The engine failed before its first token.")
+                self._abort(listener, _failed(event.ticket, "The engine failed before its first token."))
         elif isinstance(event, Ended | ClientLeft):
             self._listeners.pop(event.ticket, None)
 
@@ -175,3 +201,7 @@ class Delivery:
         effect = Evict(ticket, refusal) if evicted else Refuse(ticket, refusal)
         self.carry_out((effect,))
         self._listeners.pop(ticket, None)
+
+
+def _failed(ticket: TicketId, detail: str) -> Abort:
+    return Abort(ticket, Outcome.UPSTREAM_FAILED, detail)

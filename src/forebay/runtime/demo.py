@@ -203,8 +203,12 @@ async def _offer(
             before = tasks.create_task(_read_after(plan.warm_up_s, engines))
             felt = await client.run(planned, tail_s=plan.tail_s)
             observer.cancel()
-    except* ChildFailed as failures:
-        raise failures.exceptions[0] from None
+    except ExceptionGroup as group:
+        # Not `except*`: early releases of Python 3.11 put what is raised inside it into a group again.
+        failure = next((one for one in group.exceptions if isinstance(one, ChildFailed)), None)
+        if failure is None:
+            raise
+        raise failure from None
     return felt, before.result()
 
 

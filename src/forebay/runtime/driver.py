@@ -21,7 +21,7 @@ from typing import Final
 
 from forebay.admission.controller import Controller
 from forebay.admission.errors import MisuseError
-from forebay.admission.events import Arrived, Event
+from forebay.admission.events import Arrived, DrainStarted, Event
 from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Settings
@@ -95,6 +95,14 @@ class Driver:
         """The core as it is; None once it has failed."""
         return None if self.broken is not None else self._controller.snapshot()
 
+    def cut_all(self, detail: str) -> None:
+        """The time to drain is over: who still waits is turned away, who still runs is told and ended."""
+        if self.broken is None:
+            self.feed(DrainStarted(until_s=self._read_clock()))
+        if self.broken is None:
+            self._run_due()
+        self.delivery.cut_all(detail)
+
     def stop(self) -> None:
         """No more timers."""
         if self._timer is not None:
@@ -118,12 +126,12 @@ class Driver:
         self.recent_events.append((now, event))
         try:
             effects = self._controller.handle(event, now)
-        except MisuseError as error:
+        except MisuseError as misuse:
             # Refused before anything was changed: the event is at fault, the books are not.
             _log.exception("the core refused %s", type(event).__name__)
             self._on_error("driver.misuse")
             if isinstance(event, Arrived):
-                self.delivery.refuse_arrival(event.demand, now, Outcome.NO_ENDPOINTS, str(error))
+                self.delivery.refuse_arrival(event.demand, now, Outcome.NO_ENDPOINTS, str(misuse))
         except Exception as error:  # noqa: BLE001 - whatever it is, the books are no longer sure
             self._fail(error)
             self._handle_without_core(event)
@@ -157,6 +165,9 @@ class Driver:
         if self.broken is not None:
             return
         self._now_s = max(self._timer_s, self._read_clock())
+        self._run_due()
+
+    def _run_due(self) -> None:
         self._handling = True
         try:
             effects = self._controller.wake(self._now_s)

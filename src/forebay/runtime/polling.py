@@ -15,6 +15,7 @@ from forebay.admission.events import Event
 from forebay.admission.model import DecisionRecord, EndpointId, EndpointState, EngineKind
 from forebay.admission.snapshot import EndpointView, Snapshot
 from forebay.engines import Answer, EndpointPoller, ReadFailed, Rhythm
+from forebay.gateway.gateway import POLLER_HEADER
 from forebay.http.client import CallFailure, Upstream
 from forebay.http.fetching import FetchFailed, fetch
 
@@ -33,7 +34,13 @@ _TOLERANCE: Final = 0.1
 class EngineClient:
     """Asks one engine (`engines.EngineReader`)."""
 
-    def __init__(self, host: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, host: str, port: int, clock: Callable[[], float] = time.monotonic, *, asker: bytes = b""
+    ) -> None:
+        """See the class. `asker`: who asks, so that a gateway notices when it asks itself."""
+        self._headers = [(b"accept-encoding", b"identity")]
+        if asker:
+            self._headers.append((POLLER_HEADER, asker))
         self._upstream = Upstream(host, port, connect_timeout_s=_CONNECT_TIMEOUT_S)
         self._clock = clock
 
@@ -47,7 +54,7 @@ class EngineClient:
                 path.encode(),
                 timeout_s=timeout_s,
                 max_bytes=max_bytes,
-                headers=[(b"accept-encoding", b"identity")],
+                headers=self._headers,
             )
         except FetchFailed as failure:
             raise ReadFailed(str(failure), unreachable=failure.kind in _NO_CONNECTION) from None

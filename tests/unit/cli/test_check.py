@@ -39,7 +39,7 @@ def test_usable_file_is_ok_and_explained(tmp_path: Path) -> None:
     code, out, err = check(path)
     assert (0, "") == (code, err)
     assert f"OK: {path}\n" in out
-    assert "pool llama: 2 endpoints, 4 GPU each, speed from its profile, at most GPU-seconds 120" in out
+    assert "pool llama: 2 endpoints, 4 GPUs each, speed from its profile, at most 120 GPU-seconds" in out
     assert "class 2 standard: first token in 5s, then 120ms per token, waits at most 5s, default" in out
     assert "at most 64 MiB" in out
 
@@ -81,3 +81,23 @@ def test_overrides_of_the_environment_are_checked_too(
     code, _, err = check(path)
     assert 2 == code
     assert "FOREBAY_OVERLOAD_STATUS: overload_status: found 418, allowed: 429, 503 or 529" in err
+
+
+def test_doubts_are_warnings_and_the_file_is_ok(tmp_path: Path) -> None:
+    """What can be used but is hardly meant gives warnings with their places, and exit code 0."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("admin: 0.0.0.0:9321\npools:\n- endpoints: [http://a]\n  max_gpu_seconds: 0\n")
+    code, out, err = check(path)
+    assert 0 == code
+    assert f"OK: {path}\n" in out
+    assert f"warning: {path}:4:3: pools[0].max_gpu_seconds: 0 refuses every request" in err
+    assert f"warning: {path}:1:1: admin: " in err
+
+
+def test_dash_is_standard_input() -> None:
+    """`-` reads the file from standard input, and places name it."""
+    result = CliRunner().invoke(cli, ["check", "-"], input="pools: [{endpoints: [http://a]}]\n")
+    assert (0, True) == (result.exit_code, result.stdout.startswith("OK: standard input\n"))
+    result = CliRunner().invoke(cli, ["check", "-"], input="polls: []\n")
+    assert 2 == result.exit_code
+    assert "standard input:1:1: polls: unknown key; did you mean pools?" in result.stderr

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES as CLASSES
-from forebay.cli.demo import class_table, summary_table, verdict
+from forebay.cli.demo import class_table, legend, summary_table, verdict
 from forebay.load.felt import End, Felt, Report, summarise
 from forebay.runtime.demo import ArmResult, DemoPlan, DemoResult
 
@@ -25,9 +25,13 @@ def report(*felt: Felt, preemptions: int = 0) -> Report:
     return summarise(felt, CLASSES, duration_s=10, preemptions=preemptions)
 
 
-def result(direct: Report, forebay: Report, *, late_s: float = 0.0) -> DemoResult:
+def result(
+    direct: Report, forebay: Report, *, late_s: float = 0.0, seconds_s: float = 20, load: float = 2
+) -> DemoResult:
     """A finished demo."""
-    return DemoResult(DemoPlan(seconds_s=10), ArmResult(direct, late_s), ArmResult(forebay, late_s))
+    return DemoResult(
+        DemoPlan(seconds_s=seconds_s, load=load), ArmResult(direct, late_s), ArmResult(forebay, late_s)
+    )
 
 
 def shown(what: object) -> str:
@@ -76,8 +80,11 @@ def test_the_verdict_tells_refusals_without_advice_apart() -> None:
     """It says whether every refused request was told when to come back."""
     silent = replace(REFUSED, retry_after_s=None)
 
-    assert "each was told" in verdict(result(report(LATE), report(GOOD, REFUSED)))
-    assert "only 1 were told" in verdict(result(report(LATE), report(GOOD, REFUSED, silent)))
+    assert "1 away, and it was told" in verdict(result(report(LATE), report(GOOD, REFUSED)))
+    assert "1 away, and it was not told" in verdict(result(report(LATE), report(GOOD, silent)))
+    assert "each was told" in verdict(result(report(LATE), report(GOOD, REFUSED, REFUSED)))
+    assert "only 1 was told" in verdict(result(report(LATE), report(GOOD, REFUSED, silent)))
+    assert "only 2 were told" in verdict(result(report(LATE), report(GOOD, REFUSED, REFUSED, silent)))
 
 
 def test_the_verdict_doubts_a_run_on_a_busy_machine() -> None:
@@ -94,3 +101,40 @@ def test_the_verdict_names_preemptions() -> None:
 
     assert "40 times" in said
     assert "behind Forebay 0 times" in said
+    assert "memory once and" in verdict(result(report(LATE, preemptions=1), report(GOOD)))
+
+
+def test_every_class_shows_what_was_still_open() -> None:
+    """A request that is unanswered at the end is neither on time nor refused, and is seen in its class."""
+    open_ = replace(GOOD, end=End.UNANSWERED, first_token_s=None, duration_s=9.0)
+    lines = shown(class_table(result(report(GOOD, open_), report(GOOD, REFUSED)))).splitlines()
+    headings = next(line for line in lines if "offered" in line)
+    assert ["on", "time", "refused", "still", "open"] == headings.split()[2:7]
+    assert any(line.split()[:6] == ["realtime", "2", "direct", "50%", "0", "1"] for line in lines)
+    assert any(line.split()[:4] == ["Forebay", "50%", "1", "0"] for line in lines)
+
+
+def test_the_legend_tells_what_on_time_is_and_who_is_put_off() -> None:
+    """It gives the objectives, and says that the least important class is put off on purpose."""
+    late_batch = replace(GOOD, class_name="batch", end=End.UNANSWERED, first_token_s=None)
+    said = legend(result(report(GOOD, late_batch), report(GOOD, late_batch)))
+
+    assert "objective (realtime 1.5 s, batch 60 s)" in said
+    assert "batch is put off on purpose" in said
+    assert "unanswered at the end" in said
+    assert "put off" not in legend(result(report(GOOD), report(GOOD)))
+
+
+def test_a_run_that_was_too_short_is_not_judged() -> None:
+    """No difference in a few seconds asks for a longer run; in a long one, for more load."""
+    assert verdict(result(report(GOOD), report(GOOD), seconds_s=4)).endswith("try --seconds 40.")
+    assert verdict(result(report(GOOD), report(LATE), seconds_s=4)).endswith("try --seconds 40.")
+    assert verdict(result(report(GOOD), report(GOOD), seconds_s=40)).endswith("Try a higher --load.")
+
+
+def test_the_title_reads_well_at_capacity() -> None:
+    """A load of one is as much as the engines can serve, not 1 times that."""
+    assert "as much as the engines can serve" in shown(
+        class_table(result(report(GOOD), report(GOOD), load=1))
+    )
+    assert "1.5 times what" in shown(class_table(result(report(GOOD), report(GOOD), load=1.5)))

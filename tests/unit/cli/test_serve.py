@@ -65,10 +65,10 @@ def test_file_and_options_go_together(started: list[Prepared], tmp_path: Path) -
     ("arguments", "message"),
     [
         ((), "pools: none: add `pools:"),
-        (("--upstream", "a:8000"), "--upstream: pools[0].endpoints[0]: found 'a:8000'; an endpoint is a URL, write http://a:8000"),
-        (("--upstream", "http://a", "--listen", "x"), "--listen: listen: no port in 'x'"),
-        (("--upstream", "http://a", "--grace", "30"), "--grace: grace: cannot read '30' as a duration"),
-        (("--upstream", "http://a", "--profile", "nonsense"), "there is no engine profile 'nonsense'"),
+        (("--upstream", "a:8000"), "Error: --upstream: found 'a:8000'; an endpoint is a URL, write http://a:8000"),
+        (("--upstream", "http://a", "--listen", "x"), "Error: --listen: no port in 'x'"),
+        (("--upstream", "http://a", "--grace", "30"), "Error: --grace: 30 has no unit; write 30s or 30ms"),
+        (("--upstream", "http://a", "--profile", "nonsense"), "--profile: there is no engine profile 'nonsense'"),
         (("--profile", "learn"), "--profile describes --upstream engines"),
         (("-c", "/no/such/file.yaml"), "/no/such/file.yaml: cannot be read: No such file or directory"),
         (("--upstream", "http://a", "--log-format", "xml"), "'xml' is not one of"),
@@ -83,6 +83,28 @@ def test_wrong_usage_is_told_with_the_fix(
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert [] == started
+
+
+def test_warnings_come_before_the_error(started: list[Prepared], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt variable is told where its being ignored is the reason of the error."""
+    monkeypatch.setenv("FOREBAY_UPSTREAM", "http://a:1")
+    for arguments in ((), ("--upstream", "http://a", "--profile", "nonsense")):
+        result = serve(*arguments)
+        assert 2 == result.exit_code
+        assert result.stderr.startswith("warning: FOREBAY_UPSTREAM is set but names no setting")
+
+
+def test_profiles_can_be_listed(started: list[Prepared]) -> None:
+    """`--profile list` prints the names, as the engine's does, and starts nothing."""
+    result = serve("--profile", "list")
+    assert 0 == result.exit_code
+    assert "llama3-8b-h100x1-bf16  (1 x h100_sxm, 445872 KV tokens)\n" in result.stdout
+    assert [] == started
+
+
+def test_levels_may_be_in_capitals(started: list[Prepared]) -> None:
+    """`--log-level DEBUG` is what other programs call it."""
+    assert 0 == serve("--upstream", "http://a", "--log-level", "DEBUG", "--log-format", "JSON").exit_code
 
 
 def test_upstreams_and_pools_exclude_each_other(started: list[Prepared], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES
-from forebay.config.checks import DEFAULT_CLASS_NAMES, find_contradictions
+from forebay.config.checks import DEFAULT_CLASS_NAMES, default_class_of, find_contradictions, find_doubts
 from forebay.config.schema import Config
 
 
@@ -30,7 +30,7 @@ def test_every_contradiction_is_found_with_its_path() -> None:
                 {"name": "a", "endpoints": ["http://a:1", "http://a:1"]},
                 {"name": "a", "endpoints": ["http://a:1"]},
             ],
-            classes={"x": {}},
+            classes={"x": {}, "y": {"ttft": "1s"}},
             listen="127.0.0.1:5",
             admin="127.0.0.1:5",
             grace="1s",
@@ -42,7 +42,61 @@ def test_every_contradiction_is_found_with_its_path() -> None:
         ("pools", 1, "name"),
         ("pools", 1, "endpoints", 0),
         ("classes", "x"),
-        ("default_class",),
+        ("classes",),
         ("admin",),
         ("notice",),
     ] == [path for path, _ in found]
+
+
+def test_default_class_is_the_obvious_one_if_unset() -> None:
+    """Unset, it is `standard`, or the only class; where neither is there it has to be set."""
+    one, two = {"gold": {"ttft": "1s"}}, {"gold": {"ttft": "1s"}, "silver": {"ttft": "2s"}}
+    assert "standard" == default_class_of(config())
+    assert "standard" == default_class_of(config(classes={**two, "standard": {}}))
+    assert "gold" == default_class_of(config(classes=one))
+    assert "silver" == default_class_of(config(classes=two, default_class="silver"))
+    ((path, message),) = find_contradictions(config(classes=two))
+    assert ("classes",) == path
+    assert "set default_class to one of gold, silver" in message
+
+
+def test_what_is_hardly_meant_is_a_doubt() -> None:
+    """Bounds that refuse everything, keys without effect and an open admin port are found, each with its path."""
+    doubtful = config(
+        pools=[{"endpoints": ["http://a:1"], "max_gpu_seconds": 0}],
+        classes={"standard": {"weight": 2.0, "value": 2.0}},
+        limits={"max_waiting_bytes": 0},
+        admin="0.0.0.0:9321",
+    )
+    assert [] == find_contradictions(doubtful)
+    assert [
+        ("pools", 0, "max_gpu_seconds"),
+        ("limits", "max_waiting_bytes"),
+        ("classes", "standard", "weight"),
+        ("classes", "standard", "value"),
+        ("admin",),
+    ] == [path for path, _ in find_doubts(doubtful)]
+
+
+def test_bounds_on_waiting_and_a_guarded_admin_port_are_no_doubts() -> None:
+    """Not to let anybody wait is a way to run it, and a credential is what an open admin port needs."""
+    meant = config(
+        pools=[{"endpoints": ["http://a:1"], "max_queue": 0}],
+        classes={"standard": {"wait_budget": "0s", "max_queue_gpu_seconds": 0.0}},
+        admin="0.0.0.0:9321",
+        admin_token="long enough",
+    )
+    assert [] == find_doubts(meant)
+
+
+def test_a_gateway_is_not_its_own_engine() -> None:
+    """An endpoint that is the gateway's own address, or its admin port, is a contradiction that says so."""
+    found = find_contradictions(
+        config(
+            pools=[{"endpoints": ["http://localhost:5", "http://10.0.0.1:5", "http://127.0.0.1:6"]}],
+            listen="0.0.0.0:5",
+            admin="127.0.0.1:6",
+        )
+    )
+    assert [("pools", 0, "endpoints", 0), ("pools", 0, "endpoints", 2)] == [path for path, _ in found]
+    assert ["own listen address" in found[0][1], "own admin address" in found[1][1]] == [True, True]

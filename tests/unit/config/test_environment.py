@@ -60,7 +60,7 @@ def test_whole_keys_are_set_before_their_parts() -> None:
 @pytest.mark.parametrize(
     ("variable", "hint"),
     [
-        ("FOREBAY_POOLS__5__GPUS", "no entry '5'"),
+        ("FOREBAY_POOLS__5__GPUS", "no entry '5'; entries are 0 to 0, and the next would be 1"),
         ("FOREBAY_POOLS__X__GPUS", "no entry 'x'"),
         ("FOREBAY_LISTEN__HOST", "nothing lies below"),
     ],
@@ -70,6 +70,15 @@ def test_places_that_are_not_there_are_errors(variable: str, hint: str) -> None:
     overrides, _ = overrides_from({variable: "1"})
     with pytest.raises(ValueError, match=hint):
         apply_override(overrides[0], {"pools": [{}], "listen": "127.0.0.1:1"})
+
+
+def test_indices_build_lists() -> None:
+    """Entries of a list that is not there, or the next ones of one that is, are made in the order of their numbers."""
+    environ = {f"FOREBAY_POOLS__0__ENDPOINTS__{index}": f"http://e{index}" for index in range(12)}
+    assert {"pools": [{"endpoints": [f"http://e{index}" for index in range(12)]}]} == applied(environ, {})
+    assert {"pools": [{"name": "a"}, {"name": "b"}]} == applied(
+        {"FOREBAY_POOLS__1__NAME": "b"}, {"pools": [{"name": "a"}]}
+    )
 
 
 def test_unknown_variables_are_warnings_with_a_guess() -> None:
@@ -89,6 +98,12 @@ def test_service_links_of_kubernetes_are_left_alone() -> None:
         "FOREBAY_ADMIN_PORT": "tcp://10.0.0.1:9321",
         "FOREBAY_CONFIG": "/etc/forebay.yaml",
     }
+    assert ([], []) == overrides_from(environ)
+
+
+def test_variables_of_the_scripts_are_left_alone() -> None:
+    """What the project's own scripts read is no misspelt setting."""
+    environ = {"FOREBAY_ENGINES": "/big/disk", "FOREBAY_TORCH_INDEX": "https://index.invalid"}
     assert ([], []) == overrides_from(environ)
 
 

@@ -35,7 +35,7 @@ def test_upstreams_alone_are_enough() -> None:
     config = loaded.config
     assert (Address("127.0.0.1", 8080), Address("127.0.0.1", 9321)) == (config.listen, config.admin)
     assert ["http://localhost:8000"] == [str(url) for url in config.pools[0].endpoints]
-    assert (429, "standard", None) == (config.overload_status, config.default_class, config.classes)
+    assert (429, None, None) == (config.overload_status, config.default_class, config.classes)
     assert not loaded.pools_replaced
 
 
@@ -82,7 +82,7 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         ("", "pools: none: add `pools: [{name: main, endpoints: [http://HOST:8000]}]`, or use --upstream URL"),
         ("- a\n", "a configuration is a mapping of keys to values"),
         (POOLS + "classes: {fast: {weight: 2}}\ndefault_class: fast\n", "classes.fast: needs a ttft, as in `fast: {"),
-        (POOLS + "classes: {fast: {ttft: 1s}}\n", "default_class: 'standard' is not a class; set default_class to"),
+        (POOLS + "classes: {a: {ttft: 1s}, b: {ttft: 1s}}\n", ":3:1: classes: requests may name no class: set def"),
         (POOLS + "default_class: bulk\n", ":3:1: default_class: 'bulk' is not a class; set default_class to one"),
         (POOLS + "classes: {}\n", "classes: too short, needs at least 1"),
         (POOLS + "listen: 127.0.0.1:5\nadmin: 127.0.0.1:5\n", ":4:1: admin: listen and admin are both 127.0.0.1:5"),
@@ -111,6 +111,67 @@ def test_problem_of_an_override_names_the_variable(tmp_path: Path) -> None:
     """A mistake in the environment is not blamed on the file."""
     (found,) = problems(tmp_path, POOLS, {"FOREBAY_POOLS__0__GPUS": "many"})
     assert "FOREBAY_POOLS__0__GPUS: pools[0].gpus: found the text 'many', expected a whole number" == found
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"FOREBAY_POOLS__NAME": "a"}, "FOREBAY_POOLS__NAME: pools: found a mapping, expected a list"),
+        ({"FOREBAY_POOLS__0__NAME": "a"}, "FOREBAY_POOLS__0__NAME: pools[0].endpoints: missing; list the engines"),
+        ({"FOREBAY_POOLS__0__ENDPOINTS__0": "a"}, "FOREBAY_POOLS__0__ENDPOINTS__0: pools[0].endpoints[0]: found 'a'"),
+        ({"FOREBAY_POOLS__1__NAME": "a"}, "FOREBAY_POOLS__1__NAME: there is no entry '1'; the next would be 0"),
+    ],
+)  # fmt: skip
+def test_problem_of_something_built_from_variables_names_one(environ: dict[str, str], expected: str) -> None:
+    """Where a variable made a list or a mapping, what is wrong with it is told with that variable."""
+    with pytest.raises(ConfigError) as caught:
+        load(None, environ=environ)
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(expected)
+
+
+def test_variables_alone_make_a_configuration() -> None:
+    """Without a file, indices build pools and their endpoints."""
+    environ = {
+        "FOREBAY_POOLS__1__ENDPOINTS": "[http://c:1]",
+        "FOREBAY_POOLS__1__NAME": "second",
+        "FOREBAY_POOLS__0__ENDPOINTS__1": "http://b:1",
+        "FOREBAY_POOLS__0__ENDPOINTS__0": "http://a:1",
+    }
+    pools = load(None, environ=environ).config.pools
+    assert [["http://a:1", "http://b:1"], ["http://c:1"]] == [
+        [str(endpoint) for endpoint in pool.endpoints] for pool in pools
+    ]
+
+
+def test_warnings_go_with_an_error() -> None:
+    """A variable that names nothing is told even if the configuration cannot be used: it may be the reason."""
+    with pytest.raises(ConfigError) as caught:
+        load(None, environ={"FOREBAY_UPSTREAM": "http://a:1"})
+    (warning,) = caught.value.warnings
+    assert (
+        "FOREBAY_UPSTREAM is set but names no setting; did you mean FOREBAY_POOLS__0__ENDPOINTS__0?"
+        == warning
+    )
+
+
+def test_doubts_are_warnings_with_their_place(tmp_path: Path) -> None:
+    """What is hardly meant does not stop the start, and is told with file and line."""
+    path = written(tmp_path, POOLS + "  max_gpu_seconds: 0\n")
+    (warning,) = load(path, environ={}).warnings
+    assert warning.startswith(f"{path}:3:3: pools[0].max_gpu_seconds: 0 refuses every request")
+
+
+def test_part_of_an_option_is_told_with_its_own(tmp_path: Path) -> None:
+    """A problem with a value from a second option names that one, and no key beside it."""
+    with pytest.raises(ConfigError) as caught:
+        load(
+            None,
+            environ={},
+            options={"pools": ("--upstream", [{"endpoints": ["http://a"], "profile": ""}])},
+            part_options={("pools", 0, "profile"): "--profile"},
+        )
+    assert "--profile: expected learn, a profile's name" in str(caught.value)
 
 
 def test_credential_is_never_repeated(tmp_path: Path) -> None:

@@ -49,6 +49,15 @@ def test_durations_that_could_be_misread_are_refused(text: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "fix"), [("30", "write 30s or 30ms"), (30, "write 30s or 30ms"), ("1.5", "1.5s")]
+)
+def test_a_number_without_unit_is_told_so(value: object, fix: str) -> None:
+    """Text from an option and a number from a file get the same advice."""
+    with pytest.raises(ValueError, match=f"has no unit; .*{fix}"):
+        parse_duration_s(value)
+
+
+@pytest.mark.parametrize(
     ("text", "size"),
     [
         ("32MiB", 32 << 20),
@@ -159,3 +168,25 @@ def test_any_input_is_read_or_refused(value: object) -> None:
     for parse in (parse_duration_s, parse_size_bytes, parse_address, parse_endpoint_url):
         with contextlib.suppress(ValueError):
             parse(value)
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "port", "same"),
+    [
+        ("127.0.0.1:80", "127.0.0.1", 80, True),
+        ("127.0.0.1:80", "LOCALHOST", 80, True),
+        ("127.0.0.1:80", "0.0.0.0", 80, True),
+        ("localhost:80", "127.0.0.1", 80, True),
+        ("0.0.0.0:80", "127.0.0.9", 80, True),
+        ("0.0.0.0:80", "localhost", 80, True),
+        ("[::]:80", "::1", 80, True),
+        ("gateway.example:80", "Gateway.example.", 80, True),
+        ("127.0.0.1:80", "127.0.0.1", 81, False),
+        ("127.0.0.1:80", "127.0.0.2", 80, False),
+        ("0.0.0.0:80", "10.0.0.1", 80, False),
+        ("127.0.0.1:0", "127.0.0.1", 80, False),
+    ],
+)
+def test_a_listener_knows_its_own_address(listen: str, host: str, port: int, same: bool) -> None:
+    """A host and port that surely lead to a listener are known in all their spellings; others are not taken for it."""
+    assert same == parse_address(listen).is_reached_at(host, port)

@@ -193,3 +193,25 @@ def test_cancelled_look_leaves_nothing_behind() -> None:
 
     run(story())
     assert reader.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("models", "doubt"),
+    [
+        (answer(b"<html>Nothing matches the given URI</html>", 404), "/v1/models answered 404"),
+        (answer(b"<html>Hello</html>"), "/v1/models answered with no list of models"),
+        (answer(b"[]"), "/v1/models answered with no list of models"),
+        (answer(b'{"data":[]}'), ""),
+        (answer(b"{}", 401), ""),
+        (answer(b"{}", 500), ""),
+    ],
+)
+def test_what_looks_like_no_engine_is_doubted(models: Answer, doubt: str) -> None:
+    """A web server without a list of models is served, and doubted; one that hides its list or is unwell is not."""
+    finding = run(find_out(engine({"/v1/models": models})))
+    assert (finding.info.kind, finding.doubt) == (EngineKind.OPENAI, doubt)
+
+
+def test_engines_that_are_recognised_are_not_doubted() -> None:
+    """An engine known by its metrics is one, whatever its list of models says."""
+    assert run(find_out(vllm(**{"/v1/models": answer(b"{}", 404)}))).doubt == ""

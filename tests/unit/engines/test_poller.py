@@ -424,3 +424,16 @@ def test_stop_gives_up_the_scrape() -> None:
         await watch.poller.stop()
 
     run(again())
+
+
+def test_what_looks_like_no_engine_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A web server in an engine's place is warned of, once however often it is looked at, and used."""
+    caplog.set_level(logging.WARNING)
+    watch = Watch()
+    watch.engine.answers = {"/": answer(b"<html>")}
+    watch.run(100)
+    assert len(watch.engine.times("/v1/models")) > 2
+    assert ["engine-1 does not look like an inference engine: /v1/models answered 404; check the URL"] == [
+        line.getMessage() for line in caplog.records
+    ]
+    assert watch.samples()

@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from forebay.admission.model import TicketId
+from forebay.gateway.gateway import POLLER_HEADER
 from forebay.gateway.ports import GatewaySettings, PoolView, Serving
 from tests.unit.gateway.doubles import POOL, Desk, ScriptedExchange, chat_body
 
@@ -79,3 +82,16 @@ def test_one_pool_without_names_takes_any() -> None:
     desk = Desk()
     desk.directory.serving = Serving((PoolView("p"),))
     assert desk.request(chat_body(model="whatever")).status is None
+
+
+def test_its_own_polls_are_not_an_engines_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """An endpoint that leads back to the gateway looks unready to it, told once; polls of others are answered."""
+    desk = Desk()
+    statuses = []
+    for asker in (desk.gateway.mark, desk.gateway.mark, Desk().gateway.mark):
+        exchange = ScriptedExchange(b"", [(POLLER_HEADER, asker)], path="/v1/models")
+        exchange.head.method = b"GET"
+        desk.gateway.on_request(exchange)
+        statuses.append(exchange.status)
+    assert [503, 503, 200] == statuses
+    assert ["leads back to the gateway itself" in line.getMessage() for line in caplog.records] == [True]

@@ -154,9 +154,18 @@ def test_long_waits_are_told_honestly() -> None:
     assert "432 s" in json.loads(answer.body)["error"]["message"]
 
 
-def test_an_endless_wait_is_still_a_number() -> None:
-    """A predicted wait without end does not put `inf` into a header."""
-    assert refusals.seconds(math.inf) == b"86400"
+def test_an_endless_wait_is_not_told() -> None:
+    """A predicted wait without end does not put `inf` into a header, and a very long one stays a number."""
+    endless = refusals.refusal_answer(refusal(Outcome.QUEUE_TIMEOUT, 60.0, math.inf), 429)
+    assert b"x-queue-predict-wait" not in dict(endless.headers)
+    assert refusals.seconds(1e9) == b"86400"
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in NO_ANSWER])
+def test_a_wait_is_told_where_there_is_something_to_wait_for(outcome: Outcome) -> None:
+    """Only for contended capacity is there a line, and a wait in it; elsewhere a number would be made up."""
+    headers = dict(refusals.refusal_answer(refusal(outcome, 3.0, 0.0), 429).headers)
+    assert (outcome.group is Group.CONTENDED) == (b"x-queue-predict-wait" in headers)
 
 
 def test_stream_errors_are_events() -> None:

@@ -19,6 +19,8 @@ TICKET = TicketId(1)
 EVENT = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
+ERROR = b'data: {"error":{"message":"broke","code":500}}\n\n'
 
 
 @pytest.fixture
@@ -267,6 +269,70 @@ async def test_a_slow_reader_is_cut_and_counted(desk: Desk) -> None:
     assert call.aborted
     assert exchange.ends == ["abort"]
     desk.gateway.close()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "outcome", "goes_on"),
+    [
+        ([EVENT, LAST, USAGE, DONE], Outcome.COMPLETED, False),
+        ([EVENT, ERROR], Outcome.UPSTREAM_INTERRUPTED, True),
+    ],
+)
+async def test_a_client_that_closes_at_the_end_mark_was_served(
+    desk: Desk, pieces: list[bytes], outcome: Outcome, goes_on: bool
+) -> None:
+    """A client that leaves at `[DONE]`, or at an error event, does not wait for the body's end: it has not fled."""
+    exchange = desk.request(chat_body(stream=True))
+    (call,) = desk.calls
+    call.sink.on_head(STREAM)
+    for piece in pieces:
+        call.sink.on_data(piece)
+    exchange.leave()
+    usage = Usage(7, 3) if USAGE in pieces else None
+    assert desk.core.events[-1] == Ended(
+        TICKET, outcome, usage, len(pieces) - (DONE in pieces), engine_goes_on=goes_on
+    )
+    assert desk.core.told(ClientLeft) == []
+    assert call.aborted
+    desk.gateway.close()
+
+
+async def test_a_client_that_closes_before_the_end_mark_has_left(desk: Desk) -> None:
+    """Without `[DONE]` nobody knows that the answer was whole."""
+    exchange = desk.request(chat_body(stream=True))
+    (call,) = desk.calls
+    call.sink.on_head(STREAM)
+    call.sink.on_data(EVENT + LAST)
+    exchange.leave()
+    assert desk.core.events[-1] == ClientLeft(TICKET, 2)
+    desk.gateway.close()
+
+
+async def test_a_client_that_closes_with_all_bytes_of_a_plain_answer_was_served(desk: Desk) -> None:
+    """Of an answer with a length, nothing is missing once as many bytes were relayed; before, the client has left."""
+    body = b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}'
+    for ticket, pieces in enumerate(([body[:9], body[9:]], [body[:9]]), 1):
+        exchange = desk.request()
+        sink = desk.calls[-1].sink
+        sink.on_head(plain_head(length=len(body)))
+        for piece in pieces:
+            sink.on_data(piece)
+        exchange.leave()
+        whole = len(pieces) == 2
+        assert desk.core.events[-1] == (
+            Ended(TICKET, Outcome.COMPLETED, Usage(3, 4)) if whole else ClientLeft(TicketId(ticket))
+        )
+    desk.gateway.close()
+
+
+def test_a_wait_that_nobody_predicted_is_not_told(desk: Desk) -> None:
+    """With no endpoint there is no prediction, and a zero would promise a place at once."""
+    desk.core.on_arrival = lambda ticket: desk.core.refuse(ticket, Outcome.NO_ENDPOINTS)
+    assert b"x-queue-predict-wait" not in desk.request().headers
+    desk.core.on_arrival = desk.core.dispatch
+    refused = desk.request()
+    desk.core.abort(TicketId(2), Outcome.NO_ENDPOINTS)
+    assert b"x-queue-predict-wait" not in refused.headers
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -40,6 +40,12 @@ class FakeProcess:
     def ticket_of(self, request_id: str) -> TicketId | None:
         return TicketId(int(request_id[4:])) if request_id.startswith("abc-") else None
 
+    def ids_of(self, ticket: TicketId) -> dict[str, str]:
+        return {"id": f"abc-{ticket}", "request_id": f"client/{ticket}"}
+
+    def wall_clock_s(self, at_s: float) -> float:
+        return 1_700_000_000.0 + at_s
+
 
 @asynccontextmanager
 async def client(
@@ -161,3 +167,18 @@ async def test_other_methods_and_paths_are_refused() -> None:
     async with client(FakeProcess()) as http:
         assert 404 == (await http.get("/api/reload")).status_code
         assert 405 == (await http.post("/api/snapshot")).status_code
+
+
+async def test_a_clients_report_leads_to_its_decisions() -> None:
+    """Decisions carry both ids and the time on the wall, and a request is found by the name its client gave it."""
+    ring = RecentDecisions()
+    for number in (7, 8):
+        ring.add(record(ticket=TicketId(number), at_s=0.25))
+    async with client(FakeProcess(), decisions=ring) as http:
+        (shown,) = (await http.get("/api/decisions?limit=1")).json()["decisions"]
+        assert ("abc-8", "client/8", "2023-11-14T22:13:20.250Z") == (
+            shown["id"], shown["request_id"], shown["at"],
+        )  # fmt: skip
+        found = (await http.get("/api/requests/client/7")).json()
+        assert (7, ["abc-7"]) == (found["ticket"], [entry["id"] for entry in found["decisions"]])
+        assert 404 == (await http.get("/api/requests/client/9")).status_code

@@ -104,3 +104,14 @@ def test_line_that_cannot_be_rendered_does_not_end_the_log() -> None:
     writer.close()
     assert 1 == writer.dropped
     assert "next" in stream.getvalue()
+
+
+def test_a_line_has_the_time_at_which_it_was_logged() -> None:
+    """A line that waits for its writer keeps its own time."""
+    stream = io.StringIO()
+    writer = configure_log("json", stream=stream)
+    record = logging.LogRecord("forebay.x", logging.INFO, "", 0, "late", None, None)
+    record.created = 1_700_000_000.5
+    writer.emit(record)
+    writer.close()
+    assert json.loads(stream.getvalue())["timestamp"] == "2023-11-14T22:13:20.500000Z"

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Group, Outcome
 from forebay.observe.request_log import BURST, RequestLog
 from tests.unit.observe.records import record, refusal_record, refused, settlement
@@ -91,3 +92,35 @@ def test_text_of_clients_cannot_forge_lines(lines: pytest.LogCaptureFixture) -> 
     assert line.model.startswith("m??[31mERROR xx")  # type: ignore[attr-defined]
     assert 128 == len(line.model)  # type: ignore[attr-defined]
     assert "a??b" == line.tenant  # type: ignore[attr-defined]
+
+
+def test_a_client_finds_its_request_by_its_ids(lines: pytest.LogCaptureFixture) -> None:
+    """Each line has what a client knows of its request; nobody is asked about requests that leave no line."""
+    asked: list[int] = []
+
+    def ids_of(ticket: TicketId) -> dict[str, str]:
+        asked.append(ticket)
+        return {"id": f"abc-{ticket}", "request_id": "mine"}
+
+    log = RequestLog(Clock(), ids_of)
+    log.on_record(record(ticket=TicketId(1)))
+    log.on_settlement(settlement(ticket=TicketId(1)))
+    log.on_record(refusal_record(ticket=TicketId(2)))
+    log.on_settlement(settlement(ticket=TicketId(3), outcome=Outcome.CLIENT_GONE))
+    assert [("abc-2", "mine"), ("abc-3", "mine")] == [
+        (line.id, line.request_id)  # type: ignore[attr-defined]
+        for line in lines.records
+    ]
+    assert [2, 3] == asked
+
+
+def test_a_request_cut_at_shutdown_leaves_one_line(lines: pytest.LogCaptureFixture) -> None:
+    """What was running when the time to drain was over is told as that; a waiter that was turned away only once."""
+    log = RequestLog(Clock())
+    log.on_record(record(ticket=TicketId(1)))
+    log.on_record(refusal_record(Outcome.DRAINING, ticket=TicketId(2)))
+    log.on_settlement(refused(Outcome.DRAINING, ticket=TicketId(2)))
+    log.on_settlement(settlement(ticket=TicketId(1), outcome=Outcome.DRAINING))
+    assert [("request refused", "INFO"), ("request cut at shutdown", "WARNING")] == [
+        (line.getMessage(), line.levelname) for line in lines.records
+    ]

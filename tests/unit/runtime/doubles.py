@@ -64,7 +64,8 @@ class Timers:
 class Kept:
     """A listener that keeps what it is told and does what a test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, request_id: bytes | None = None) -> None:
+        self.request_id = request_id
         self.told: list[str] = []
         self.refusals: list[Refusal] = []
         self.aborts: list[Abort] = []
