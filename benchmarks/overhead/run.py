@@ -2,9 +2,10 @@
 
     .venv/bin/python benchmarks/overhead/run.py [--quick] [--rounds N] [--json] [--only PART]
 
-Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, Envoy as a
-plain proxy with one worker, and wrk. The targets take turns in every round, so that a machine that changes
-its speed changes it for all; medians over rounds are reported. See ../README.md for how to read the numbers.
+Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, from the
+sources and compiled, Envoy as a plain proxy with one worker, and wrk. The targets take turns in every round, so
+that a machine that changes its speed changes it for all; medians over rounds are reported. See ../README.md for
+how to read the numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -24,7 +25,12 @@ import latency
 import peers
 
 Results = dict[str, Any]
-CPU_PARTS = {"requests": cpu.REQUESTS, "requests_alone": cpu.REQUESTS_ALONE, "events": cpu.EVENTS}
+CPU_PARTS = {
+    "requests_alone": cpu.REQUESTS_ALONE,
+    "requests": cpu.REQUESTS,
+    "requests_many": cpu.REQUESTS_MANY,
+    "events": cpu.EVENTS,
+}
 PARTS = ("latency", *CPU_PARTS)
 
 
@@ -37,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
     parser.add_argument(
-        "--seconds", type=float, default=4.0, help="measured seconds per target and round (default 4)"
+        "--seconds", type=float, default=3.0, help="measured seconds per target and round (default 3)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
@@ -60,22 +66,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(parts: Sequence[str], rounds: int, duration_s: float) -> Results:
-    wrk, envoy_program = peers.find_wrk(), peers.find_envoy()
+    wrk, envoy_program, compiled = peers.find_wrk(), peers.find_envoy(), peers.make_compiled()
+    builds = (False, True) if compiled else (False,)
     results: Results = {"machine": platform.platform(), "python": platform.python_version(), "rounds": rounds}
     with peers.stub_engine() as stub, peers.envoy(stub, envoy_program) as envoy:
         # Latency comes first, against gateways that have just started: refusals in the first seconds would show.
         if "latency" in parts:
-            with peers.forebay(stub) as forebay:
-                results["latency"] = added_latency([stub, forebay, envoy], rounds, duration_s)
+            with contextlib.ExitStack() as stack:
+                ours = [stack.enter_context(peers.forebay(stub, compiled=build)) for build in builds]
+                results["latency"] = added_latency([stub, *ours, envoy], rounds, duration_s)
+        wanted = {part: load for part, load in CPU_PARTS.items() if part in parts}
+        if not wanted:
+            return results
         with contextlib.ExitStack() as stack:
-            wanted = {part: load for part, load in CPU_PARTS.items() if part in parts}
-            if not wanted:
-                return results
-            forebay = stack.enter_context(peers.forebay(stub))
+            ours = [stack.enter_context(peers.forebay(stub, compiled=build)) for build in builds]
+            defaults = stack.enter_context(peers.envoy(stub, envoy_program, lean=False))
             for part, load in wanted.items():
-                results[part] = cpu_per_unit(
-                    load, [forebay, envoy], stub=stub, wrk=wrk, rounds=rounds, duration_s=duration_s
-                )
+
+                def one_round(proxy: peers.Peer, load: cpu.Load = load) -> cpu.Round:
+                    say(f"CPU per {load.unit}, {load.connections} connections: {proxy.name}")
+                    return cpu.measure(load, proxy, stub=stub, wrk=wrk, duration_s=duration_s)
+
+                results[part] = cpu_per_unit(load, [*ours, envoy], defaults, one_round, rounds)
     return results
 
 
@@ -85,9 +97,9 @@ def added_latency(targets: Sequence[peers.Peer], rounds: int, duration_s: float)
         say(f"latency at half load: {target.name}")
         made[target.name].append(latency.measure(target, duration_s, seed=len(made[target.name])))
     direct = made[targets[0].name]
-    result: Results = {"rate_per_s": latency.RATE_PER_S, "service_ms": latency.SERVICE_MS}
+    result: Results = {"rate_per_s": latency.RATE_PER_S, "service_ms": latency.SERVICE_MS, "targets": {}}
     for name, measured in made.items():
-        result["direct" if name == targets[0].name else name] = {
+        result["targets"]["direct" if name == targets[0].name else name] = {
             "p50_ms": median(one.p50_ms for one in measured),
             "p95_ms": median(one.p95_ms for one in measured),
             "added_p50_ms": median(
@@ -109,24 +121,29 @@ def added_latency(targets: Sequence[peers.Peer], rounds: int, duration_s: float)
 def cpu_per_unit(
     load: cpu.Load,
     proxies: Sequence[peers.Peer],
-    *,
-    stub: peers.Peer,
-    wrk: str,
+    once: peers.Peer,
+    one_round: Callable[[peers.Peer], cpu.Round],
     rounds: int,
-    duration_s: float,
 ) -> Results:
+    """Rounds of the proxies in turn, of which the last is what the others are compared with, and one of `once`."""
     made: dict[str, list[cpu.Round]] = {proxy.name: [] for proxy in proxies}
     for proxy in alternating(proxies, rounds):
-        say(f"CPU per {load.unit}: {proxy.name}")
-        made[proxy.name].append(cpu.measure(load, proxy, stub=stub, wrk=wrk, duration_s=duration_s))
-    ours, theirs = (made[proxy.name] for proxy in proxies)
+        made[proxy.name].append(one_round(proxy))
+    *ours, theirs = made.items()
+    made[once.name] = [one_round(once)]
     return {
         "load": load.name,
         "unit": load.unit,
-        "ratio": median(our.cpu_us / their.cpu_us for our, their in zip(ours, theirs, strict=True)),
+        "ratios": {
+            f"{name} / {theirs[0]}": median(
+                our.cpu_us / their.cpu_us for our, their in zip(measured, theirs[1], strict=True)
+            )
+            for name, measured in ours
+        },
         "proxies": {
             name: {
                 "cpu_us": median(one.cpu_us for one in measured),
+                "kernel_us": median(one.kernel_us for one in measured),
                 "per_s": median(one.per_s for one in measured),
                 "busy": median(one.busy for one in measured),
                 "resident_mb": median(one.resident_mb for one in measured),
@@ -148,24 +165,25 @@ def print_tables(results: Results) -> None:
         if part in results:
             table = results[part]
             print(f"\nCPU per {table['unit']}: {table['load']} (median of {results['rounds']} rounds)\n")
-            print(f"  {'':10} {'CPU µs':>8} {'per second':>11} {'cores busy':>11} {'memory MB':>10}")
+            print(
+                f"  {'':17} {'CPU µs':>8} {'in kernel':>10} {'per second':>11} {'cores busy':>11} {'memory MB':>10}"
+            )
             for name, row in table["proxies"].items():
-                numbers = f"{row['cpu_us']:8.1f} {row['per_s']:11,.0f} {row['busy']:11.2f} {row['resident_mb']:10.0f}"
-                print(f"  {name:10} {numbers}")
-            print(f"  forebay / envoy: {table['ratio']:.2f}")
+                numbers = f"{row['cpu_us']:8.1f} {row['kernel_us']:10.1f} {row['per_s']:11,.0f}"
+                print(f"  {name:17} {numbers} {row['busy']:11.2f} {row['resident_mb']:10.0f}")
+            print("  " + "   ".join(f"{name}: {ratio:.2f}" for name, ratio in table["ratios"].items()))
     if "latency" in results:
         table = results["latency"]
         print(
             f"\nLatency at half load: {table['rate_per_s']:,.0f} requests/s, {table['service_ms']} ms of service\n"
         )
         print(
-            f"  {'':10} {'p50 ms':>8} {'p95 ms':>8} {'+p50 ms':>9} {'+p95 ms':>9} {'answered':>9} {'not':>5}"
+            f"  {'':17} {'p50 ms':>8} {'p95 ms':>8} {'+p50 ms':>9} {'+p95 ms':>9} {'answered':>9} {'not':>5}"
         )
-        for name in ("direct", "forebay", "envoy"):
-            row = table[name]
+        for name, row in table["targets"].items():
             added = f"{row['added_p50_ms']:+9.3f} {row['added_p95_ms']:+9.3f}"
             counts = f"{row['answered']:9,} {row['not_answered']:5}"
-            print(f"  {name:10} {row['p50_ms']:8.3f} {row['p95_ms']:8.3f} {added} {counts}")
+            print(f"  {name:17} {row['p50_ms']:8.3f} {row['p95_ms']:8.3f} {added} {counts}")
         if table["sent_late_p99_ms"] > latency.SENT_LATE_MS_MAX:
             print(
                 f"  Doubtful: the client sent {table['sent_late_p99_ms']:.0f} ms late (p99); is the machine busy?"

@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "src"
 
 _SCRIPT = """
 import hashlib, random
@@ -13,6 +18,7 @@ from forebay.admission.events import *
 from forebay.admission.model import *
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import PoolSettings, Settings
+from forebay.gateway.refusals import decision_header
 
 names = tuple(EndpointId(f"http://engine-{n}:8000") for n in range(4))
 pools = tuple(
@@ -26,6 +32,9 @@ def carry_out(effects):
     digest.update(repr(effects).encode())
     for effect in effects:
         kind = type(effect).__name__
+        if kind in ("Dispatch", "Refuse", "Evict"):
+            record = effect.record if kind == "Dispatch" else effect.refusal.record
+            digest.update(decision_header(record))
         said[kind] = said.get(kind, 0) + 1
         if kind == "Dispatch":
             running[effect.ticket] = effect.endpoint
@@ -68,10 +77,10 @@ print(digest.hexdigest())
 """
 
 
-def _digest(hash_seed: str) -> str:
+def _digest(hash_seed: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, **environment},
         capture_output=True,
         text=True,
         timeout=50,
@@ -86,3 +95,9 @@ def test_decisions_do_not_depend_on_the_hash_seed() -> None:
     digests = {_digest(hash_seed) for hash_seed in ("0", "1", "4242")}
     assert 1 == len(digests)
     assert 64 == len(digests.pop())
+
+
+@pytest.mark.skipif("FOREBAY_TEST_COMPILED" not in os.environ, reason="compares builds: make test-compiled")
+def test_compiled_build_decides_as_the_sources_do() -> None:
+    """The same events give the same effects and the same `x-forebay-decision`, word for word, in both builds."""
+    assert _digest("0", PYTHONPATH=str(SOURCES)) == _digest("0")

@@ -40,13 +40,6 @@ def run(
     )
     for warning in prepared.loaded.warnings:
         _log.warning("%s", warning)
-    config = prepared.config
-    if not config.admin.is_loopback and config.admin_token is None:
-        _log.warning(
-            "admin listens on %s, which others can reach, and no admin_token is set: /api/ is closed (403); "
-            "set FOREBAY_ADMIN_TOKEN to use it, or admin to an address of this machine alone",
-            config.admin,
-        )
     _raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

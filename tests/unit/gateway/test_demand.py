@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from forebay.gateway import demand
 from forebay.gateway.demand import (
     ATTACHMENT_TOKENS,
+    DECODED_PARTS,
+    LARGE_BODY_BYTES,
     MAX_OUTPUT_TOKENS,
     MODEL_NAME_CHARS,
     BadRequest,
@@ -234,16 +235,15 @@ def test_a_model_name_has_a_bound() -> None:
         assert caught.value.param == "model"
 
 
-def test_a_crowd_of_tiny_parts_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_of_tiny_parts_is_not_decoded() -> None:
     """Messages by the million are counted as text and make no objects, which would take ten times the body's size."""
-    monkeypatch.setattr(demand, "LARGE_BODY_BYTES", 1000)
-    monkeypatch.setattr(demand, "DECODED_PARTS", 100)
-    crowd = b"[" + b"{}," * 1000 + b"{}]"
+    crowd = b"[" + b"{}," * DECODED_PARTS + b"{}]"
+    assert len(crowd) > LARGE_BODY_BYTES
     ask = read_chat(b'{"model": "m", "max_tokens": 5, "messages": ' + crowd + b"}")
     assert ("m", 5, len(crowd)) == (ask.model, ask.max_output_tokens, ask.prompt_bytes)
-    few = json.dumps({"messages": [{"content": "x" * 5000}]}).encode()
-    assert read_chat(few).prompt_bytes == 5000
+    few = json.dumps({"messages": [{"content": "x" * 2_000_000}]}).encode()
+    assert read_chat(few).prompt_bytes == 2_000_000
     with pytest.raises(BadRequest) as caught:
-        read_completion(b'{"prompt": [' + b'"ab",' * 1000 + b'"ab"]}')
+        read_completion(b'{"prompt": [' + b'"ab",' * DECODED_PARTS + b'"ab"]}')
     assert caught.value.param == "prompt"
-    assert read_completion(b'{"prompt": "' + b'\\"' * 1000 + b'"}').prompt_bytes == 1000
+    assert read_completion(b'{"prompt": "' + b'\\"' * 2_000_000 + b'"}').prompt_bytes == 2_000_000

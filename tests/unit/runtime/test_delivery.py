@@ -117,21 +117,21 @@ def test_observer_that_fails_does_not_touch_the_request() -> None:
     assert 0 == bench.driver.delivery.open_tickets
 
 
-def test_a_request_id_is_known_while_open_and_for_a_while_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_id_is_known_while_open_and_for_a_while_after() -> None:
     """What a client called its request is told while it is open and after its end; only so many are remembered."""
-    monkeypatch.setattr(delivery, "_CLOSED_IDS", 3)
     bench = Bench()
     seen: list[str | None] = []
     told = bench.driver.delivery
     told.observe(settlements=[lambda s: seen.append(told.request_id_of(s.ticket))], records=[])
     tickets = []
-    for number in range(5):
+    for number in range(delivery._CLOSED_IDS + 2):
         ticket, _ = bench.arrive(Kept(b"call-%d" % number))
         assert f"call-{number}" == told.request_id_of(ticket)
         bench.driver.feed(Ended(ticket, Outcome.COMPLETED))
         tickets.append(ticket)
-    assert [f"call-{number}" for number in range(5)] == seen
-    assert [None, None, "call-2", "call-3", "call-4"] == [told.request_id_of(ticket) for ticket in tickets]
+    names = [f"call-{number}" for number in range(len(tickets))]
+    assert names == seen
+    assert [None, None, *names[2:]] == [told.request_id_of(ticket) for ticket in tickets]
     unnamed, _ = bench.arrive()
     assert told.request_id_of(unnamed) is None
 
