@@ -46,7 +46,7 @@ class Ended:
 
     ticket: TicketId
     outcome: Outcome
-    """`COMPLETED`, or one of the FAILED group when the gateway itself ended it."""
+    """`COMPLETED`, one of the FAILED group when the gateway itself ended it, or `DRAINING` when it was cut at shutdown."""
     usage: Usage | None = None
     output_events: int = 0
     """Data events relayed: stands in for output tokens when there is no usage."""
