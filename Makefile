@@ -27,7 +27,7 @@ compiled: setup ## Make the optional compiled build in build/compiled: a third o
 	@scripts/compile.sh
 
 test-compiled: compiled ## Make the compiled build and run the unit, property and integration tests on it
-	FOREBAY_TEST_COMPILED=$(CURDIR)/build/compiled PYTHONPATH=$(CURDIR)/build/compiled \
+	TEST_COMPILED=$(CURDIR)/build/compiled PYTHONPATH=$(CURDIR)/build/compiled \
 	  $(PY) -m pytest -n $(WORKERS) --dist loadgroup tests/unit tests/property tests/integration $(ARGS)
 
 demo: setup-base ## Set up and show the main job: one overload, with and without Forebay

@@ -37,6 +37,13 @@ REQUESTS_ALONE = Load(
 REQUESTS_MANY = Load(
     "non-streamed chat requests over 200 connections, as fast as they go", "request", 200, "answers", {}
 )
+REQUESTS_NAMED = Load(
+    "the same over 16 connections, each request with an id of its own: no two heads are alike",
+    "request",
+    16,
+    "answers",
+    {"OWN_IDS": "1"},
+)
 EVENTS = Load(
     "200 streams of 50 SSE events a second each, one event per write",
     "event",

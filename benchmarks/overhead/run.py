@@ -29,6 +29,7 @@ CPU_PARTS = {
     "requests_alone": cpu.REQUESTS_ALONE,
     "requests": cpu.REQUESTS,
     "requests_many": cpu.REQUESTS_MANY,
+    "requests_named": cpu.REQUESTS_NAMED,
     "events": cpu.EVENTS,
 }
 PARTS = ("latency", *CPU_PARTS)

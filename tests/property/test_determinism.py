@@ -97,7 +97,7 @@ def test_decisions_do_not_depend_on_the_hash_seed() -> None:
     assert 64 == len(digests.pop())
 
 
-@pytest.mark.skipif("FOREBAY_TEST_COMPILED" not in os.environ, reason="compares builds: make test-compiled")
+@pytest.mark.skipif("TEST_COMPILED" not in os.environ, reason="compares builds: make test-compiled")
 def test_compiled_build_decides_as_the_sources_do() -> None:
     """The same events give the same effects and the same `x-forebay-decision`, word for word, in both builds."""
     assert _digest("0", PYTHONPATH=str(SOURCES)) == _digest("0")

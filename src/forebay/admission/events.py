@@ -46,7 +46,7 @@ class Ended:
 
     ticket: TicketId
     outcome: Outcome
-    """`COMPLETED`, one of the FAILED group when the gateway itself ended it, or `DRAINING` when it was cut at shutdown."""
+    """`COMPLETED`, one of the FAILED group when the gateway itself ended it, or `DRAINING` when shutdown cut it."""
     usage: Usage | None = None
     output_events: int = 0
     """Data events relayed: stands in for output tokens when there is no usage."""
