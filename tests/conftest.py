@@ -31,8 +31,8 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "work"))
 
 
-# Set by `make test-compiled`: the folder of the compiled build, which must then be what is tested. Not `FOREBAY_…`, which
-# would be taken for a setting.
+# Set by `make test-compiled`: the folder of the compiled build, which must then be what is tested. Its name does not
+# begin with `FOREBAY_`, which would make it a setting.
 COMPILED = os.environ.get("TEST_COMPILED")
 NATIVE = (
     "forebay.admission.controller",
