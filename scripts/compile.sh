@@ -52,9 +52,9 @@ expand="$PWD/scripts/expand_records.py"
 cd "$target"
 
 # Left interpreted: what msgspec reads by its annotations (native classes lose them, and fields silently go missing),
-# what doubles in the tests derive from, and what is not on the path of a request.
+# and what is hardly on the path of a request.
 hot=$(ls forebay/admission/*.py forebay/gateway/*.py forebay/http/*.py forebay/runtime/{driver,delivery}.py |
-    grep -Ev '/__init__\.py|/record\.py|/upstreams\.py|http/(server|fetching|client|exchange|call|repeated)\.py')
+    grep -Ev '/__init__\.py|/record\.py|/upstreams\.py|http/(server|fetching|client|call)\.py')
 hot=$(grep -L 'msgspec\.Struct' $hot)
 "$python" "$expand" $hot
 "$python" -m mypyc --config-file= $hot >build.log 2>&1 || {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from forebay.http.head import LENGTH_DIGITS, parse_request_head, parse_response_head
-from forebay.http.message import RequestHead, ResponseHead
+from forebay.http.message import Headers, RequestHead, ResponseHead
 
 __all__ = ["RepeatedHead", "request_heads", "response_heads"]
 
@@ -30,10 +30,19 @@ Head = TypeVar("Head", RequestHead, ResponseHead)
 class RepeatedHead(Generic[Head]):
     """The last head that came from one peer."""
 
-    __slots__ = ("_after", "_before", "_digits", "_head", "_parse", "_place", "_vain")
+    __slots__ = ("_after", "_before", "_digits", "_head", "_parse", "_place", "_renew", "_vain")
 
-    def __init__(self, parse: Callable[[bytes, int], Head]) -> None:
+    def __init__(
+        self, parse: Callable[[bytes, int], Head], renew: Callable[[Head, Headers, int], Head]
+    ) -> None:
+        """For one peer.
+
+        Args:
+            parse: reads a head anew.
+            renew: the same head with other headers and another Content-Length.
+        """
         self._parse: Callable[[bytes, int], Head] = parse
+        self._renew: Callable[[Head, Headers, int], Head] = renew
         self._head: Head | None = None
         self._before = self._digits = self._after = b""
         self._place = 0
@@ -54,7 +63,7 @@ class RepeatedHead(Generic[Head]):
         if digits != self._digits:
             headers = head.headers.copy()
             headers[self._place] = (b"content-length", digits)
-            head = self._head = head.with_length(headers, int(digits))
+            head = self._head = self._renew(head, headers, int(digits))
             self._digits = digits
         return head
 
@@ -84,9 +93,9 @@ class RepeatedHead(Generic[Head]):
 
 def request_heads() -> RepeatedHead[RequestHead]:
     """For the requests of one connection."""
-    return RepeatedHead(parse_request_head)
+    return RepeatedHead(parse_request_head, RequestHead.with_length)
 
 
 def response_heads() -> RepeatedHead[ResponseHead]:
     """For the answers of one origin."""
-    return RepeatedHead(parse_response_head)
+    return RepeatedHead(parse_response_head, ResponseHead.with_length)
