@@ -53,8 +53,9 @@ cd "$target"
 
 # Left interpreted: what msgspec reads by its annotations (native classes lose them, and fields silently go missing),
 # and what is hardly on the path of a request.
-hot=$(ls forebay/admission/*.py forebay/gateway/*.py forebay/http/*.py forebay/runtime/{driver,delivery}.py |
-    grep -Ev '/__init__\.py|/record\.py|/upstreams\.py|http/(server|fetching|client|call)\.py')
+hot=$(ls forebay/admission/*.py forebay/gateway/*.py forebay/http/*.py forebay/runtime/{driver,delivery}.py \
+    forebay/observe/{counts,endpoint_log,histograms,labels,request_log}.py |
+    grep -Ev '/__init__\.py|/record\.py|/upstreams\.py|http/(fetching|server)\.py')
 hot=$(grep -L 'msgspec\.Struct' $hot)
 "$python" "$expand" $hot
 "$python" -m mypyc --config-file= $hot >build.log 2>&1 || {

@@ -1,6 +1,7 @@
-"""Prometheus metrics: counted by the way in plain integers, put together only when somebody scrapes.
+"""Prometheus metrics, put together only when somebody scrapes.
 
-Counters grow with settlements (one per ticket); gauges are read from the controller's snapshot at the scrape.
+Counters come from `counts`, which grow with settlements (one per ticket); gauges are read from the controller's
+snapshot at the scrape.
 Owns its own registry, never the process-wide one. Label values are bounded: pools, classes and endpoints are
 configured, outcomes are a closed enum, tenants overflow into `other`.
 """
@@ -20,10 +21,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from forebay import __version__
-from forebay.admission.model import EndpointState, Settlement
+from forebay.admission.model import EndpointState
 from forebay.admission.outcomes import Group, Outcome
-from forebay.observe.histograms import Histogram
-from forebay.observe.labels import BoundedLabels
+from forebay.observe.counts import Counts
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -33,47 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-MAX_TENANTS: Final = 100
-"""Distinct tenants with a series of their own."""
 
-_WAIT_BOUNDS_S: Final = (
-    0.001,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    1.5,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
-)
-_DURATION_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-_ERROR_BOUNDS_S: Final = (-30.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-_DECISION_BOUNDS_S: Final = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2)
 _REFUSAL_GROUPS: Final = (Group.CONTENDED, Group.ABSENT, Group.IMPOSSIBLE)
 _REFUSAL_CODES: Final = tuple(outcome.value for outcome in Outcome if outcome.group in _REFUSAL_GROUPS)
-
-
-class _ClassCounts:
-    """What has settled in one class of one pool."""
-
-    __slots__ = ("duration", "met", "outcomes", "tenant_gpu_s", "ttft", "wait", "wait_error")
-
-    def __init__(self) -> None:
-        self.outcomes: dict[Outcome, int] = {}
-        self.met = 0
-        self.tenant_gpu_s: dict[str, float] = {}
-        self.wait = Histogram(_WAIT_BOUNDS_S)
-        self.ttft = Histogram(_WAIT_BOUNDS_S)
-        self.duration = Histogram(_DURATION_BOUNDS_S)
-        self.wait_error = Histogram(_ERROR_BOUNDS_S)
 
 
 class Metrics:
@@ -95,11 +57,7 @@ class Metrics:
         """
         self._snapshot = snapshot
         self._clock = clock
-        self._show_tenants = show_tenants
-        self._counts: dict[tuple[str, str], _ClassCounts] = {}
-        self._tenants = BoundedLabels(MAX_TENANTS)
-        self._errors: dict[str, int] = {}
-        self.decision_s = Histogram(_DECISION_BOUNDS_S)
+        self.counts = Counts(show_tenants=show_tenants)
         self.lines_dropped: Callable[[], int] = lambda: 0
         """Log lines that were not written."""
         self.early_answers: Callable[[], Mapping[str, int]] = dict
@@ -107,45 +65,6 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(_Exposition(self))
         ProcessCollector(registry=self.registry)
-
-    def on_settlement(self, settlement: Settlement) -> None:
-        """Count one closed ticket. Runs once per request on the hot path."""
-        counts = self._counts.get((settlement.pool, settlement.class_name))
-        if counts is None:
-            counts = self._counts[settlement.pool, settlement.class_name] = _ClassCounts()
-        outcome = settlement.outcome
-        outcomes = counts.outcomes
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        if settlement.met_objective:
-            counts.met += 1
-        waited_s = settlement.waited_s
-        if settlement.endpoint is not None:
-            counts.wait.observe(waited_s)
-            counts.duration.observe(settlement.duration_s)
-            if settlement.ttft_s is not None:
-                counts.ttft.observe(settlement.ttft_s)
-            if waited_s > 0:
-                counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
-            tenant = settlement.tenant if self._show_tenants else "all"
-            charged_gpu_s = counts.tenant_gpu_s.get(tenant)
-            if charged_gpu_s is None:
-                tenant = self._tenants.label(tenant)
-                charged_gpu_s = counts.tenant_gpu_s.get(tenant, 0.0)
-            counts.tenant_gpu_s[tenant] = charged_gpu_s + settlement.charged_gpu_s
-        elif waited_s > 0:
-            counts.wait.observe(waited_s)
-
-    def _tenant_gpu_s(self) -> dict[tuple[str, str], float]:
-        """GPU-seconds by pool and tenant, over all classes."""
-        sums: dict[tuple[str, str], float] = {}
-        for (pool, _), counts in self._counts.items():
-            for tenant, gpu_s in counts.tenant_gpu_s.items():
-                sums[pool, tenant] = sums.get((pool, tenant), 0.0) + gpu_s
-        return sums
-
-    def count_error(self, where: str) -> None:
-        """Count one of our own failures; `where` is a name in our code."""
-        self._errors[where] = self._errors.get(where, 0) + 1
 
     def exposition(self) -> bytes:
         """The text for a scrape."""
@@ -180,7 +99,7 @@ class Metrics:
         goodput = CounterMetricFamily(
             "forebay_goodput_total", "Requests that met their objective.", labels=labels
         )
-        for key, counts in self._counts.items():
+        for key, counts in self.counts.by_class.items():
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)
                 if outcome.group in _REFUSAL_GROUPS:
@@ -197,12 +116,12 @@ class Metrics:
         tenants = CounterMetricFamily(
             "forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=("pool", "tenant")
         )
-        for tenant_key, gpu_s in self._tenant_gpu_s().items():
+        for tenant_key, gpu_s in self.counts.tenant_gpu_s().items():
             tenants.add_metric(tenant_key, gpu_s)
         errors = CounterMetricFamily(
             "forebay_internal_errors_total", "Failures of Forebay's own code, by place.", labels=("where",)
         )
-        for where, count in self._errors.items():
+        for where, count in self.counts.errors.items():
             errors.add_metric((where,), count)
         dropped = CounterMetricFamily(
             "forebay_log_lines_dropped_total",
@@ -223,7 +142,7 @@ class Metrics:
             "Wait less its prediction, of requests that waited.",
             labels=labels,
         )
-        for key, counts in self._counts.items():
+        for key, counts in self.counts.by_class.items():
             wait.add_metric(key, counts.wait.cumulative(), counts.wait.total)
             ttft.add_metric(key, counts.ttft.cumulative(), counts.ttft.total)
             duration.add_metric(key, counts.duration.cumulative(), counts.duration.total)
@@ -232,8 +151,8 @@ class Metrics:
         decision = HistogramMetricFamily(
             "forebay_decision_seconds",
             "Time to decide about an arrival.",
-            buckets=self.decision_s.cumulative(),
-            sum_value=self.decision_s.total,
+            buckets=self.counts.decision_s.cumulative(),
+            sum_value=self.counts.decision_s.total,
         )
         yield from (wait, ttft, duration, wait_error, decision)
 

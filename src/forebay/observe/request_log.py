@@ -73,6 +73,8 @@ class RequestLog:
     def on_settlement(self, settlement: Settlement) -> None:
         """A closed ticket: a line if it failed or was left."""
         outcome = settlement.outcome
+        if outcome is Outcome.COMPLETED:
+            return
         cut = outcome is Outcome.DRAINING and settlement.ticket != self._last_ended
         if not (cut or outcome.group in _LOGGED) or not self._may_write():
             return

@@ -109,8 +109,8 @@ class App:
             settings,
             asyncio.get_running_loop(),
             on_broken=self._on_broken,
-            on_error=self.metrics.count_error,
-            on_decided=self.metrics.decision_s.observe,
+            on_error=self.metrics.counts.count_error,
+            on_decided=self.metrics.counts.decision_s.observe,
         )
         self.directory = ServingDirectory(
             [_configured_pool(pool) for pool in config.pools],
@@ -123,7 +123,11 @@ class App:
         self.endpoint_log = EndpointLog(self.snapshot, self.driver.now)
         log = RequestLog(self.driver.now, self.ids_of)
         self.driver.delivery.observe(
-            settlements=(self.metrics.on_settlement, log.on_settlement, self.endpoint_log.on_settlement),
+            settlements=(
+                self.metrics.counts.on_settlement,
+                log.on_settlement,
+                self.endpoint_log.on_settlement,
+            ),
             records=(self.decisions.add, log.on_record, self.endpoint_log.on_record, self.polling.on_record),
         )
         self.server = HttpServer(self.gateway, _server_limits(config))

@@ -7,6 +7,7 @@ logged, counted, and turned into an event that frees what is booked. An observer
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -36,7 +37,8 @@ class Delivery:
         self._feed = feed
         self._on_error = on_error
         self._listeners: dict[TicketId, Listener] = {}
-        self._closed_ids: dict[TicketId, bytes] = {}
+        # Ordered: the oldest of a plain dict is found by stepping over all that were deleted before it.
+        self._closed_ids: OrderedDict[TicketId, bytes] = OrderedDict()
         self._held: dict[TicketId, DecisionRecord] = {}
         self._on_settlement: tuple[Callable[[Settlement], None], ...] = ()
         self._on_record: tuple[Callable[[DecisionRecord], None], ...] = ()
@@ -105,7 +107,7 @@ class Delivery:
     def _remember(self, ticket: TicketId, request_id: bytes) -> None:
         ids = self._closed_ids
         if len(ids) >= _CLOSED_IDS:
-            del ids[next(iter(ids))]
+            ids.popitem(last=False)
         ids[ticket] = request_id
 
     def _free(self, effect: Effect) -> None:

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from forebay.admission.model import EndpointState
 from forebay.admission.outcomes import Outcome
 from forebay.admission.snapshot import Snapshot
-from forebay.observe.metrics import MAX_TENANTS, Metrics
+from forebay.observe.counts import MAX_TENANTS
+from forebay.observe.metrics import Metrics
 from tests.unit.observe.records import ENDPOINT, refused, settlement
 from tests.unit.observe.snapshots import a_snapshot
 
@@ -33,9 +34,9 @@ def without_core() -> Snapshot | None:
 def test_endings_are_counted_by_outcome() -> None:
     """Each settlement counts once, in its pool, class and outcome."""
     metrics = Metrics(without_core)
-    metrics.on_settlement(settlement())
-    metrics.on_settlement(settlement(met_objective=False))
-    metrics.on_settlement(refused(class_name="batch"))
+    metrics.counts.on_settlement(settlement())
+    metrics.counts.on_settlement(settlement(met_objective=False))
+    metrics.counts.on_settlement(refused(class_name="batch"))
     seen = values(metrics)
     assert 2 == seen['forebay_requests_total{class="standard",outcome="completed",pool="p"}']
     assert 1 == seen['forebay_requests_total{class="batch",outcome="queue_full",pool="p"}']
@@ -47,7 +48,7 @@ def test_refusals_are_counted_by_reason() -> None:
     """Refusals are those that were turned away; failures and departures are not among them."""
     metrics = Metrics(without_core)
     for outcome in Outcome:
-        metrics.on_settlement(settlement(outcome=outcome))
+        metrics.counts.on_settlement(settlement(outcome=outcome))
     reasons = {
         key.split('reason="')[1].rstrip('"}')
         for key in values(metrics)
@@ -60,10 +61,10 @@ def test_refusals_are_counted_by_reason() -> None:
 def test_waits_and_times_are_distributions() -> None:
     """Queue wait covers whoever was dispatched or waited; times to first token only those that had one."""
     metrics = Metrics(without_core)
-    metrics.on_settlement(settlement(waited_s=0.0, ttft_s=0.3, duration_s=2.0))
-    metrics.on_settlement(settlement(waited_s=0.7, ttft_s=None, outcome=Outcome.UPSTREAM_FAILED))
-    metrics.on_settlement(refused(Outcome.QUEUE_TIMEOUT, waited_s=5.0))
-    metrics.on_settlement(refused(waited_s=0.0))
+    metrics.counts.on_settlement(settlement(waited_s=0.0, ttft_s=0.3, duration_s=2.0))
+    metrics.counts.on_settlement(settlement(waited_s=0.7, ttft_s=None, outcome=Outcome.UPSTREAM_FAILED))
+    metrics.counts.on_settlement(refused(Outcome.QUEUE_TIMEOUT, waited_s=5.0))
+    metrics.counts.on_settlement(refused(waited_s=0.0))
     seen = values(metrics)
     labels = '{class="standard",pool="p"}'
     assert 3 == seen["forebay_queue_wait_seconds_count" + labels]
@@ -80,9 +81,9 @@ def test_waits_and_times_are_distributions() -> None:
 def test_error_of_predicted_waits_is_signed() -> None:
     """A wait longer than predicted is positive, a shorter one negative; there is no sum."""
     metrics = Metrics(without_core)
-    metrics.on_settlement(settlement(waited_s=2.0, predicted_wait_s=1.5))
-    metrics.on_settlement(settlement(waited_s=1.0, predicted_wait_s=3.0))
-    metrics.on_settlement(settlement(waited_s=0.0, predicted_wait_s=0.0))
+    metrics.counts.on_settlement(settlement(waited_s=2.0, predicted_wait_s=1.5))
+    metrics.counts.on_settlement(settlement(waited_s=1.0, predicted_wait_s=3.0))
+    metrics.counts.on_settlement(settlement(waited_s=0.0, predicted_wait_s=0.0))
     seen = values(metrics)
     bucket = 'forebay_predicted_wait_error_seconds_bucket{{class="standard",le="{}",pool="p"}}'
     assert [1, 1, 2, 2] == [seen[bucket.format(bound)] for bound in ("-1.0", "0.0", "1.0", "+Inf")]
@@ -93,8 +94,8 @@ def test_work_is_charged_to_tenants_and_their_number_is_bounded() -> None:
     """GPU-seconds add up per tenant; those beyond the bound share `other`."""
     metrics = Metrics(without_core)
     for number in range(MAX_TENANTS + 50):
-        metrics.on_settlement(settlement(tenant=f"t{number}", charged_gpu_s=2.0))
-    metrics.on_settlement(settlement(tenant="t0", charged_gpu_s=0.5))
+        metrics.counts.on_settlement(settlement(tenant=f"t{number}", charged_gpu_s=2.0))
+    metrics.counts.on_settlement(settlement(tenant="t0", charged_gpu_s=0.5))
     seen = values(metrics)
     charged = {
         key: value for key, value in seen.items() if key.startswith("forebay_tenant_gpu_seconds_total")
@@ -107,7 +108,7 @@ def test_work_is_charged_to_tenants_and_their_number_is_bounded() -> None:
 def test_tenant_names_can_be_kept_out() -> None:
     """Where names must not be shown, all work is under one label."""
     metrics = Metrics(without_core, show_tenants=False)
-    metrics.on_settlement(settlement(tenant="secret-customer"))
+    metrics.counts.on_settlement(settlement(tenant="secret-customer"))
     assert b"secret-customer" not in metrics.exposition()
     assert 1.5 == values(metrics)['forebay_tenant_gpu_seconds_total{pool="p",tenant="all"}']
 
@@ -154,8 +155,8 @@ def test_answers_before_the_core_and_own_failures_are_counted() -> None:
     metrics = Metrics(without_core)
     metrics.early_answers = lambda: {"invalid_request": 4, "queue_full": 2}
     metrics.lines_dropped = lambda: 9
-    metrics.count_error("observer")
-    metrics.decision_s.observe(20e-6)
+    metrics.counts.count_error("observer")
+    metrics.counts.decision_s.observe(20e-6)
     seen = values(metrics)
     assert 4 == seen['forebay_early_answers_total{reason="invalid_request"}']
     assert 2 == seen['forebay_refusals_total{class="",pool="",reason="queue_full"}']
@@ -167,6 +168,6 @@ def test_answers_before_the_core_and_own_failures_are_counted() -> None:
 def test_registries_are_not_shared() -> None:
     """Two gateways in one process count for themselves."""
     one, two = Metrics(without_core), Metrics(without_core)
-    one.on_settlement(settlement())
+    one.counts.on_settlement(settlement())
     assert b"completed" in one.exposition()
     assert b"completed" not in two.exposition()

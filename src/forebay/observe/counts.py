@@ -1,0 +1,154 @@
+"""What is counted by the way: plain integers and sums, put together as metrics only when somebody scrapes.
+
+One settlement per ticket comes through here, on the path of a request, so there are no locks and no label objects.
+Tenants are bounded: those after the first overflow into `other`. Knows nothing of the exposition (`metrics`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forebay.admission.model import Settlement
+from forebay.admission.outcomes import Outcome
+from forebay.observe.histograms import Histogram
+from forebay.observe.labels import BoundedLabels
+
+__all__ = ["MAX_TENANTS", "ClassCounts", "Counts"]
+
+MAX_TENANTS: Final = 100
+"""Distinct tenants with a series of their own."""
+
+# Typed as boxed: the compiled build keeps a long tuple of floats by value and mistakes it for one not set.
+_WAIT_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.001,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    1.5,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+)
+_DURATION_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
+_ERROR_BOUNDS_S: Final[tuple[float, ...]] = (
+    -30.0,
+    -10.0,
+    -3.0,
+    -1.0,
+    -0.3,
+    -0.1,
+    0.0,
+    0.1,
+    0.3,
+    1.0,
+    3.0,
+    10.0,
+    30.0,
+)
+_DECISION_BOUNDS_S: Final[tuple[float, ...]] = (
+    5e-6,
+    1e-5,
+    2.5e-5,
+    5e-5,
+    1e-4,
+    2.5e-4,
+    5e-4,
+    1e-3,
+    5e-3,
+    2.5e-2,
+)
+
+
+class ClassCounts:
+    """What has settled in one class of one pool. Plain integers and sums, only ever growing."""
+
+    __slots__ = ("duration", "met", "outcomes", "tenant_gpu_s", "ttft", "wait", "wait_error")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Outcome, int] = {}
+        self.met = 0
+        self.tenant_gpu_s: dict[str, float] = {}
+        self.wait = Histogram(_WAIT_BOUNDS_S)
+        self.ttft = Histogram(_WAIT_BOUNDS_S)
+        self.duration = Histogram(_DURATION_BOUNDS_S)
+        self.wait_error = Histogram(_ERROR_BOUNDS_S)
+
+
+class Counts:
+    """The counters of one process."""
+
+    def __init__(self, *, show_tenants: bool) -> None:
+        """See the class.
+
+        Args:
+            show_tenants: False puts everybody's work under the tenant `all`.
+        """
+        self.by_class: dict[tuple[str, str], ClassCounts] = {}
+        """By pool and class."""
+        self.errors: dict[str, int] = {}
+        """Failures of our own code, by place."""
+        self.decision_s = Histogram(_DECISION_BOUNDS_S)
+        self._show_tenants = show_tenants
+        self._tenants = BoundedLabels(MAX_TENANTS)
+
+    def on_settlement(self, settlement: Settlement) -> None:
+        """Count one closed ticket. Runs once per request on the hot path."""
+        counts = self.by_class.get((settlement.pool, settlement.class_name))
+        if counts is None:
+            counts = self.by_class[settlement.pool, settlement.class_name] = ClassCounts()
+        outcome = settlement.outcome
+        outcomes = counts.outcomes
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if settlement.met_objective:
+            counts.met += 1
+        waited_s = settlement.waited_s
+        if settlement.endpoint is not None:
+            counts.wait.observe(waited_s)
+            counts.duration.observe(settlement.duration_s)
+            if settlement.ttft_s is not None:
+                counts.ttft.observe(settlement.ttft_s)
+            if waited_s > 0:
+                counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
+            tenant = settlement.tenant if self._show_tenants else "all"
+            charged_gpu_s = counts.tenant_gpu_s.get(tenant)
+            if charged_gpu_s is None:
+                tenant = self._tenants.label(tenant)
+                charged_gpu_s = counts.tenant_gpu_s.get(tenant, 0.0)
+            counts.tenant_gpu_s[tenant] = charged_gpu_s + settlement.charged_gpu_s
+        elif waited_s > 0:
+            counts.wait.observe(waited_s)
+
+    def count_error(self, where: str) -> None:
+        """Count one of our own failures; `where` is a name in our code."""
+        self.errors[where] = self.errors.get(where, 0) + 1
+
+    def tenant_gpu_s(self) -> dict[tuple[str, str], float]:
+        """GPU-seconds by pool and tenant, over all classes."""
+        sums: dict[tuple[str, str], float] = {}
+        for (pool, _), counts in self.by_class.items():
+            for tenant, gpu_s in counts.tenant_gpu_s.items():
+                sums[pool, tenant] = sums.get((pool, tenant), 0.0) + gpu_s
+        return sums
