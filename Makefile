@@ -23,10 +23,10 @@ setup-base:
 test: setup ## Set up and run the test suite
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-compiled: setup ## Make the optional compiled build in build/compiled: a third of the CPU time per request
+compiled: setup ## Build the wheel that users get, its hot modules compiled, and unpack it in build/compiled
 	@scripts/compile.sh
 
-test-compiled: compiled ## Make the compiled build and run the unit, property and integration tests on it
+test-compiled: compiled ## Build that wheel and run the unit, property and integration tests on it
 	TEST_COMPILED=$(CURDIR)/build/compiled PYTHONPATH=$(CURDIR)/build/compiled \
 	  $(PY) -m pytest -n $(WORKERS) --dist loadgroup tests/unit tests/property tests/integration $(ARGS)
 

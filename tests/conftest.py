@@ -44,10 +44,16 @@ NATIVE = (
 )
 
 
-# A native class takes no stand-in for another one, and these tests hand scripted exchanges to the gateway. What they
+# A native class takes no stand-in for another one, and these tests hand over scripted exchanges and pools. What they
 # test is tested on the compiled build by `integration/`, with real ones.
 collect_ignore = (
-    ["unit/gateway/test_attempt.py", "unit/gateway/test_gateway.py", "unit/gateway/test_relay.py"]
+    [
+        "unit/gateway/test_attempt.py",
+        "unit/gateway/test_gateway.py",
+        "unit/gateway/test_relay.py",
+        "unit/http/test_call.py",
+        "unit/http/test_upstream_connection.py",
+    ]
     if COMPILED
     else []
 )

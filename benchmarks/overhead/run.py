@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/overhead/run.py [--quick] [--rounds N] [--json] [--only PART]
 
-Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, from the
-sources and compiled, Envoy as a plain proxy with one worker, and wrk. The targets take turns in every round, so
-that a machine that changes its speed changes it for all; medians over rounds are reported. See ../README.md for
-how to read the numbers.
+Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, compiled as
+in the wheel and as pure Python, Envoy as a plain proxy with one worker, and wrk. The targets take turns in every
+round, so that a machine that changes its speed changes it for all; medians over rounds are reported. See
+../README.md for how to read the numbers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(parts: Sequence[str], rounds: int, duration_s: float) -> Results:
     wrk, envoy_program, compiled = peers.find_wrk(), peers.find_envoy(), peers.make_compiled()
-    builds = (False, True) if compiled else (False,)
+    builds = (True, False) if compiled else (False,)
     results: Results = {"machine": platform.platform(), "python": platform.python_version(), "rounds": rounds}
     with peers.stub_engine() as stub, peers.envoy(stub, envoy_program) as envoy:
         # Latency comes first, against gateways that have just started: refusals in the first seconds would show.

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.compile_modules import HOT
 from scripts.expand_records import expand
 from tests.tidy.sources import SRC
 
-FOLDERS = ("admission", "gateway", "http")
-MODULES = [path for folder in FOLDERS for path in sorted((SRC / folder).glob("*.py"))]
-MODULES += [SRC / "runtime" / "driver.py", SRC / "runtime" / "delivery.py"]
+MODULES = [path for pattern in HOT for path in sorted(SRC.glob(pattern))]
 
 RECORD = """\
 @record

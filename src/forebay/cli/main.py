@@ -11,6 +11,8 @@ raising `click.ClickException` and 2 by raising `click.UsageError`.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 from typing import Final, NoReturn
 
 import click
@@ -46,12 +48,32 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def build() -> str:
+    """How this copy was built: `compiled`, or `pure Python` (from the sources, or without a C compiler)."""
+    spec = importlib.util.find_spec("forebay.admission.controller")
+    native = spec is not None and str(spec.origin).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
+    return "compiled" if native else "pure Python"
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(f"forebay, version {__version__} ({build()})")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="`forebay COMMAND --help` tells more about a command.",
 )
-@click.version_option(__version__, prog_name="forebay")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version, and whether it is compiled, and exit.",
+)
 def cli() -> None:
     """Admission control for LLM serving.
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import forebay.cli as package
 from forebay import __version__
-from forebay.cli.main import COMMANDS, cli
+from forebay.cli.main import COMMANDS, build, cli
 
 HEAVY = (
     "asyncio",
@@ -88,4 +88,4 @@ def test_unknown_command_is_wrong_usage() -> None:
 def test_python_dash_m_is_the_command() -> None:
     """`python -m forebay` answers as `forebay` does."""
     result = run_python("-m", "forebay", "--version")
-    assert (result.returncode, result.stdout) == (0, f"forebay, version {__version__}\n")
+    assert (result.returncode, result.stdout) == (0, f"forebay, version {__version__} ({build()})\n")
