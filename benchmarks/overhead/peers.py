@@ -224,6 +224,7 @@ def forebay(upstream: Peer, *, compiled: bool = False) -> Iterator[Peer]:
     """`forebay serve` with admission on and nothing configured but its upstream."""
     name = "forebay" if compiled else "forebay, pure"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["FOREBAY_STATE_FILE"] = "none"
     if compiled:
         environment["PYTHONPATH"] = str(COMPILED)
     port, admin = free_port(), free_port()

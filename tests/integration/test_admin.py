@@ -58,13 +58,18 @@ async def test_refusals_and_waits_show(tmp_path: Path) -> None:
             )
             await until_waiting(http, gateway, 1)
             refused = await http.post(
-                f"{gateway.url}/v1/chat/completions", json=body, headers={"x-request-id": "my-call/1"}
+                f"{gateway.url}/v1/chat/completions",
+                json=body,
+                headers={
+                    "x-request-id": "my-call/1",
+                    "x-forebay-class": "batch",
+                },  # a better one would push it out
             )
             assert 429 == refused.status_code
             text = (await http.get(f"{gateway.admin_url}/metrics")).text
             assert 'forebay_queue_requests{class="batch",pool="default"} 1.0' in text
             assert f'forebay_inflight_requests{{endpoint="{fake.endpoint}",pool="default"}} 1.0' in text
-            assert 'forebay_refusals_total{class="standard",pool="default",reason="queue_full"} 1.0' in text
+            assert 'forebay_refusals_total{class="batch",pool="default",reason="queue_full"} 1.0' in text
 
             decisions = (await http.get(f"{gateway.admin_url}/api/decisions?limit=2")).json()["decisions"]
             assert [("refuse", "queue_full"), ("hold", None)] == [

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from forebay.admission import triage
 from forebay.admission.effects import Effect
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import ConfigRefused, MisuseError
@@ -39,13 +40,16 @@ from forebay.admission.events import (
     ShareChanged,
 )
 from forebay.admission.filling import fill
-from forebay.admission.gate import examine, wait_budget_s
+from forebay.admission.gate import Verdict, examine, wait_budget_s
+from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointId, EndpointState
 from forebay.admission.outcomes import Outcome
+from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
-from forebay.admission.settings import OnStale, Settings
+from forebay.admission.settings import Settings
+from forebay.admission.shedding import DisplacedRetries, Sessions, fingerprint, is_protected
 from forebay.admission.snapshot import Snapshot
 from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.timers import Timers
@@ -55,6 +59,7 @@ from forebay.admission.watch import Watch
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
 _UP = EndpointState.UP
 _INTERRUPTED = Outcome.UPSTREAM_INTERRUPTED
+_QUEUE_FULL = Outcome.QUEUE_FULL
 
 
 class Controller:
@@ -67,8 +72,10 @@ class Controller:
         self._life = Lifecycle(settings)
         self._pools: dict[str, Pool] = {}
         self._home: dict[EndpointId, Pool] = {}
-        self._drain_until_s: float | None = None
+        self._displaced = DisplacedRetries()
+        self._sessions = Sessions()
         self._classes = {c.name: c for c in settings.classes}
+        self._patience = Patience(self._life, self._timers, self._fill)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
@@ -144,11 +151,11 @@ class Controller:
             del self._life.ledger.pools[name]
         for name, pool_settings in names.items():
             if name in self._pools:
-                self._pools[name].reconfigure(pool_settings, settings)
+                self._pools[name].reconfigure(pool_settings, settings, now)
             else:
                 self._add_pool(name, settings)
         for pool in self._pools.values():
-            self._life.cost_again(pool)
+            self._life.cost_again(pool, now)
             self._fill(pool, now)
         return self._take_effects()
 
@@ -156,12 +163,25 @@ class Controller:
         """A frozen view of now."""
         return Snapshot(
             at_s=self._now,
-            draining=self._drain_until_s is not None,
+            draining=self._patience.drain_until_s is not None,
             tickets=len(self._life.tickets),
             waiting_bytes=self._life.ledger.waiting_bytes,
             max_waiting_bytes=self._settings.max_waiting_bytes,
             pools=tuple(pool_view(pool, self._now) for pool in self._pools.values()),
         )
+
+    def export_learned(self) -> dict[str, object]:
+        """What was learned of each pool, as plain data (JSON), for `restore_learned` of a later process."""
+        return {name: export_pool(pool) for name, pool in self._pools.items()}
+
+    def restore_learned(self, learned: dict[str, object], now: float) -> list[str]:
+        """Take up what an earlier process learned; call it before the first event. Returns what could not be used."""
+        return [
+            f"pool {name!r}: {fault}"
+            for name, pool in self._pools.items()
+            if name in learned
+            for fault in restore_pool(pool, learned[name], now)
+        ]
 
     def verify(self) -> None:
         """Check that the books balance. Raises: InvariantError. For tests, dumps and the simulator."""
@@ -177,66 +197,64 @@ class Controller:
             raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
         if demand.ticket in self._life.tickets:
             raise MisuseError(f"ticket {demand.ticket} is in use")
-        cost = pool.cost_of(demand)
-        ticket = Ticket(demand, pool, class_settings, cost, booking_for(demand, cost), now)
-        verdict = examine(
-            ticket, self._life.ledger, self._settings, now, draining=self._drain_until_s is not None
+        state = pool.classes[demand.class_name]
+        price = pool.price(demand)
+        ticket = Ticket(
+            demand, pool, class_settings, price, booking_for(demand, price.cost), now, state.index
         )
+        if demand.retry_count:
+            pool.retry_after.returned(state.index)
+        ticket.deadline_s = self._patience.until_s(ticket, wait_budget_s(ticket, now), now)
+        verdict = self._examine(ticket, now)
+        if verdict.outcome is _QUEUE_FULL:
+            victims = triage.room_for(ticket, verdict, self._settings.displace, now)
+            if victims:
+                for victim in victims:
+                    self._displace(victim, ticket, now)
+                verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
             self._life.refuse(ticket, verdict, verdict.outcome, now)
         elif verdict.endpoint is not None:
-            self._life.dispatch(ticket, verdict.endpoint, now, verdict)
-            self._watch.arm(verdict.endpoint, pool, now)
+            self._dispatch_at_once(ticket, verdict.endpoint, verdict, now)
         else:
             self._life.hold(ticket, verdict, now)
-            self._limit_wait(ticket, wait_budget_s(ticket, now), now)
+            self._patience.begin(ticket, now, protected=self._is_protected(ticket, now))
+            for late in triage.late_ones(state, pool, self._settings.displace, now):
+                self._displace(late, ticket, now)
+        state.arrived(price.cost.work_us, now)
 
-    def _limit_wait(self, ticket: Ticket, budget_s: float, now: float) -> None:
-        """Set the end of a wait that begins now."""
-        hold_s = ticket.pool.settings.hold_without_endpoints_s
-        if hold_s > budget_s > 0 and not ticket.pool.has_up() and ticket.demand.first_token_by_s is None:
-            budget_s = (
-                hold_s  # scale from zero: the operator gives engines longer to come than work may queue
-            )
-        ticket.wait_until_s = now + budget_s
-        if ticket.demand.patience_until_s is not None:
-            ticket.wait_until_s = min(ticket.wait_until_s, max(ticket.demand.patience_until_s, now))
-        if self._drain_until_s is not None:
-            ticket.wait_until_s = min(ticket.wait_until_s, self._drain_until_s)
-        self._timers.at(ticket.wait_until_s, self._wait_over, ticket)
-        self._timers.compact(len(self._life.tickets), _is_live)
-        if not ticket.pool.has_up():
-            grace = max(self._settings.connect_timeout_s, ticket.pool.settings.hold_without_endpoints_s)
-            self._timers.at(now + grace, self._no_endpoint_came, ticket)
+    def _dispatch_at_once(self, ticket: Ticket, endpoint: Endpoint, verdict: Verdict, now: float) -> None:
+        self._life.dispatch(ticket, endpoint, now, verdict)
+        self._started(ticket, now)
+        self._watch.arm(endpoint, ticket.pool, now)
 
-    def _wait_over(self, ticket: Ticket, now: float) -> None:
-        if ticket.phase is not WAITING or now < ticket.wait_until_s:
-            return
-        outcome, detail = Outcome.QUEUE_TIMEOUT, ""
-        if self._drain_until_s is not None and now >= self._drain_until_s:
-            outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
-        elif not ticket.pool.has_up():
-            outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
-        elif ticket.settings.on_stale is OnStale.REFUSE and ticket.pool.is_stale(now):
-            outcome, detail = Outcome.STALE_ENGINE, "No engine has told its load lately."
-        reserved = ticket.pool.reserved
-        held_up_others = reserved is not None and reserved.reserved_for == ticket.demand.ticket
-        waited = now - ticket.queued_s
-        check = Check("waited", waited, ticket.wait_until_s - ticket.queued_s, False)
-        self._life.evict(ticket, outcome, now, check, detail)
-        if held_up_others:
-            self._fill(ticket.pool, now)
+    def _started(self, ticket: Ticket, now: float) -> None:
+        session = ticket.demand.session
+        if session is not None:
+            self._sessions.admitted(ticket.demand.tenant, session, ticket.rank, now)
 
-    def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:
-        since = ticket.pool.absent_since_s
-        grace = max(self._settings.connect_timeout_s, ticket.pool.settings.hold_without_endpoints_s)
-        if since is not None and now < since + grace:
-            return  # set in an earlier absence
-        if ticket.phase is WAITING and not ticket.pool.has_up():
-            check = Check("endpoints_up", 0, None, False)
-            self._life.evict(
-                ticket, Outcome.NO_ENDPOINTS, now, check, "No engine of this pool can be reached."
-            )
+    def _examine(self, ticket: Ticket, now: float) -> Verdict:
+        draining = self._patience.drain_until_s is not None
+        return examine(ticket, self._life.ledger, self._settings, now, draining=draining)
+
+    def _is_protected(self, ticket: Ticket, now: float) -> bool:
+        """True if nobody may push it out for as long as it waits."""
+        demand = ticket.demand
+        return is_protected(
+            never_refuse=False,
+            retry_of_displaced=demand.retry_count > 0
+            and self._displaced.claim(demand.tenant, fingerprint(demand), now),
+            later_call=demand.session is not None
+            and self._sessions.class_of(demand.tenant, demand.session, now) is not None,
+        )
+
+    def _displace(self, victim: Ticket, newcomer: Ticket, now: float) -> None:
+        """Somebody who waits is turned away for another's sake."""
+        demand = victim.demand
+        self._displaced.displaced(demand.tenant, fingerprint(demand), now)
+        check = Check("rank", victim.rank, newcomer.rank, False)
+        detail = f"A request of class {newcomer.demand.class_name!r} took its place."
+        self._life.evict(victim, Outcome.DISPLACED, now, check, detail)
 
     def _first_token_came(self, event: FirstTokenCame, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)
@@ -249,14 +267,15 @@ class Controller:
         endpoint = pool.endpoints.get(event.endpoint) if pool is not None else None
         if pool is None or endpoint is None:
             return
+        most = 0
         for ticket_id, output_events in event.tokens:
             ticket = endpoint.running.get(ticket_id)
             if ticket is not None:
                 self._life.progress(ticket, output_events, now)
-        if event.mean_gap_s is not None:
-            last = endpoint.step_gap_s
-            endpoint.step_gap_s = event.mean_gap_s if last is None else last + 0.1 * (event.mean_gap_s - last)
-        endpoint.show_life(now)
+                if output_events > most:
+                    most = output_events
+        endpoint.progressed(most, event.mean_gap_s, now)
+        self._follow(pool, endpoint, now)
         self._watch.arm(endpoint, pool, now)
         if pool.absent_since_s is not None:
             self._check_absence(pool, now)
@@ -331,9 +350,10 @@ class Controller:
             outcome = Outcome.NO_ENDPOINTS if unreached else Outcome.UPSTREAM_FAILED
             self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=engine_goes_on)
             return
-        self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
         left = ticket.settings.wait_budget_s - ticket.waited_s
-        self._limit_wait(ticket, min(left, wait_budget_s(ticket, now)), now)
+        ticket.deadline_s = self._patience.until_s(ticket, min(left, wait_budget_s(ticket, now)), now)
+        self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
+        self._patience.begin(ticket, now, protected=True)
         # At once if there is room, and then nobody of its class is before it.
         self._fill(ticket.pool, now)
 
@@ -345,11 +365,18 @@ class Controller:
             return
         endpoint.take_sample(event.sample, now)
         endpoint.come_up(now)
+        self._follow(pool, endpoint, now)
         self._watch.settle_draining(endpoint, event.sample)
         self._watch.try_again(endpoint)
         self._watch.arm(endpoint, pool, now)
         self._check_absence(pool, now)
         self._fill(pool, now)
+
+    def _follow(self, pool: Pool, endpoint: Endpoint, now: float) -> None:
+        """Something was seen of an engine: its speed may be known better now, and how much of it is in use."""
+        pool.follow(endpoint, now)
+        if pool.learn_law(now):
+            self._life.cost_again(pool, now)
 
     def _sample_missed(self, event: SampleMissed, now: float) -> None:
         pool, endpoint = self._endpoint(event.endpoint)
@@ -371,7 +398,7 @@ class Controller:
             endpoint.heard_s = now
         endpoint.described = True
         pool.find_limits()
-        self._life.cost_again(pool)
+        self._life.cost_again(pool, now)
         endpoint.come_up(now)
         self._check_absence(pool, now)
         self._fill(pool, now)
@@ -399,7 +426,7 @@ class Controller:
         for endpoint in list(pool.endpoints.values()):
             self._forget_if_removed(endpoint, pool)
         pool.find_limits()
-        self._life.cost_again(pool)
+        self._life.cost_again(pool, now)
         self._check_absence(pool, now)
         self._fill(pool, now)
 
@@ -408,22 +435,20 @@ class Controller:
         if pool is None:
             raise MisuseError(f"no pool {event.pool!r} is configured")
         pool.set_share(min(max(event.share, 0.0), 1.0))
-        self._life.cost_again(pool)
+        self._life.cost_again(pool, now)
         self._fill(pool, now)
 
     def _drain_started(self, event: DrainStarted, now: float) -> None:
-        self._drain_until_s = event.until_s
-        for ticket in self._life.tickets.values():
-            if ticket.phase is WAITING and ticket.wait_until_s > event.until_s:
-                ticket.wait_until_s = event.until_s
-                self._timers.at(event.until_s, self._wait_over, ticket)
+        self._patience.drain(event.until_s)
 
     # Room that appears
 
     def _fill(self, pool: Pool, now: float) -> None:
         if pool.books.waiting.requests:
-            for endpoint in fill(pool, self._life, now):
-                self._watch.arm(endpoint, pool, now)
+            for ticket in fill(pool, self._life, now):
+                self._started(ticket, now)
+                if ticket.endpoint is not None:
+                    self._watch.arm(ticket.endpoint, pool, now)
 
     def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Something left an endpoint: its room may serve another."""
@@ -440,14 +465,12 @@ class Controller:
             pool.find_limits()
 
     def _check_absence(self, pool: Pool, now: float) -> None:
-        """With nothing up, waiters get the grace of `_limit_wait`, once for each time the pool goes absent."""
+        """With nothing up, waiters get a grace, once for each time the pool goes absent."""
         if pool.has_up():
             pool.absent_since_s = None
         elif pool.absent_since_s is None:
             pool.absent_since_s = now
-            grace = max(self._settings.connect_timeout_s, pool.settings.hold_without_endpoints_s)
-            for ticket in pool.queues:
-                self._timers.at(now + grace, self._no_endpoint_came, ticket)
+            self._patience.absent(pool, now)
 
     def _forget_if_removed(self, endpoint: Endpoint, pool: Pool) -> None:
         if endpoint.state is EndpointState.REMOVED and not endpoint.running and not endpoint.draining:
@@ -463,7 +486,7 @@ class Controller:
     def _add_pool(self, name: str, settings: Settings) -> None:
         pool_settings = next(p for p in settings.pools if p.name == name)
         books = self._life.ledger.pools[name] = PoolBooks(tuple(c.name for c in settings.classes))
-        self._pools[name] = Pool(pool_settings, settings, books)
+        self._pools[name] = Pool(pool_settings, settings, books, self._now)
 
     def _advance(self, now: float) -> None:
         if now < self._now:
@@ -473,7 +496,3 @@ class Controller:
     def _take_effects(self) -> list[Effect]:
         effects, self._life.effects = self._life.effects, []
         return effects
-
-
-def _is_live(subject: object) -> bool:
-    return not isinstance(subject, Ticket) or subject.phase is WAITING

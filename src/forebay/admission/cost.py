@@ -5,18 +5,28 @@ One engine step takes t = c0 + c1·P + c2·n + c3·K + c4·A (`SpeedLaw`). A req
 KV tokens meanwhile, so with KV-time w = p·o + o²/2 its own part of all those steps is
 
     lin  = c1·(p − cached) + c4·(p² − cached²)/2 + c2·o + c3·w
-    cost = lin + c0 · max(w / M, o / N)
+    cost = lin + c0 · max( w / M , o / N )
 
 M is the KV capacity, N the number of sequences run at once: the last term is the request's dominant share
 of the fixed cost of a step. Costs add up: the sum over a backlog is the time one endpoint takes to drain it,
 which is why queues, quotas, fairness and predicted waits are all counted in this unit. The form was checked
 against a step-level model (within 1 to 6 % of capacity as long as the KV cache does not thrash).
 
+Before the answer is known its length L is a law (`length_law`), cut at the request's limit: o is E[L], and w is
+p·E[L] + E[L²]/2. The square of the mean would not do: a few long answers hold most of the KV-time.
+
+What is cached is not charged as prefill, but held as KV like the rest. The KV of an estimate is its mean over the
+request's life: an answer that is o tokens in the end holds o/2 on average for o steps, so over all answers
+E[L²] / (2·E[L]) besides the prompt. That is no bound: what keeps a cache from overrunning is a forecast.
+
 Pure arithmetic: no state, no learning (`lengths` and `speed` learn).
 """
 
 from __future__ import annotations
 
+from math import ceil
+
+from forebay.admission.length_law import LengthLaw
 from forebay.admission.model import MICRO, Cost
 from forebay.admission.settings import SpeedLaw
 
@@ -30,9 +40,14 @@ def prefill_us(law: SpeedLaw, prompt_tokens: int, cached_tokens: int = 0) -> int
     return round(MICRO * (law.c1_s * fresh + law.c4_s * attention / 2))
 
 
-def decode_us(law: SpeedLaw, prompt_tokens: int, output_tokens: int) -> int:
-    """Micro-endpoint-seconds to generate `output_tokens` after a prompt, with the share of the fixed step cost."""
-    kv_time = prompt_tokens * output_tokens + output_tokens * output_tokens / 2
+def decode_us(law: SpeedLaw, prompt_tokens: int, output_tokens: float, output_square: float) -> int:
+    """Micro-endpoint-seconds to generate one answer after a prompt, with its share of the fixed step cost.
+
+    Args:
+        output_tokens: mean of its length, or the length itself.
+        output_square: mean of the square of its length, or the square itself.
+    """
+    kv_time = prompt_tokens * output_tokens + output_square / 2
     share, slots = kv_time / law.kv_tokens, output_tokens / law.max_requests
     if slots > share:
         share = slots
@@ -41,28 +56,39 @@ def decode_us(law: SpeedLaw, prompt_tokens: int, output_tokens: int) -> int:
 
 def estimate(
     law: SpeedLaw,
+    lengths: LengthLaw,
     *,
     prompt_tokens: int,
-    expected_output: int,
-    reserved_output: int,
+    cached_tokens: int,
+    cap: int,
     samples: int,
     generates: bool,
 ) -> Cost:
     """Cost of a request.
 
     Args:
-        expected_output: mean output tokens of one sample: what is paid for.
-        reserved_output: a high quantile of the same: what KV room is kept for.
+        lengths: how long one answer may become.
+        cached_tokens: prompt tokens that are expected to be in the prefix cache.
+        cap: the most output tokens that one answer can have: the client's limit or the room that is left.
         samples: answers generated for the one prompt; the prompt's KV is shared between them.
         generates: False for embeddings and scoring: prefill only, and no KV is held.
     """
-    prefill = prefill_us(law, prompt_tokens)
+    prefill = prefill_us(law, prompt_tokens, cached_tokens)
     if not generates:
         # A step is at least c0, however small the prompt: without this, empty prompts would be free.
         return Cost(prefill + round(MICRO * law.c0_s / law.max_requests), prefill, 0, prompt_tokens, 0)
-    decode = samples * decode_us(law, prompt_tokens, expected_output)
-    kv_tokens = prompt_tokens + samples * reserved_output
-    return Cost(prefill + decode, prefill, kv_tokens, prompt_tokens, samples * expected_output)
+    mean, square = lengths.moments(cap)
+    decode = decode_us(law, prompt_tokens, mean, square)
+    held = ceil(square / (2 * mean))
+    if samples <= 1:
+        return Cost(prefill + decode, prefill, prompt_tokens + held, prompt_tokens, round(mean))
+    return Cost(
+        prefill + samples * decode,
+        prefill,
+        prompt_tokens + samples * held,
+        prompt_tokens,
+        round(samples * mean),
+    )
 
 
 def true_work_us(
@@ -70,5 +96,7 @@ def true_work_us(
 ) -> int:
     """What a request took in the end, from the engine's own counts (`output_tokens` over all samples)."""
     answers = samples if samples > 1 else 1
-    each = decode_us(law, prompt_tokens, output_tokens // answers)
-    return prefill_us(law, prompt_tokens, cached_tokens) + answers * each
+    each = output_tokens // answers
+    return prefill_us(law, prompt_tokens, cached_tokens) + answers * decode_us(
+        law, prompt_tokens, each, each * each
+    )

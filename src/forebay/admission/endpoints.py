@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from forebay.admission.capacity import KV_CALM, ConcurrencyLimit
+from forebay.admission.capacity import KV_CALM, ConcurrencyLimit, PrefillPacer, prefill_window_s
+from forebay.admission.fill_factor import FillFactor
+from forebay.admission.forecast import Curves, KvForecast
 from forebay.admission.ledger import Booking, EndpointBooks
 from forebay.admission.model import (
     MICRO,
@@ -23,16 +25,15 @@ from forebay.admission.model import (
     EngineSample,
     TicketId,
 )
-from forebay.admission.settings import OnStale, PoolSettings
+from forebay.admission.settings import OPTIMISTIC_LAW, OnStale, PoolSettings, SpeedLaw
 from forebay.admission.speed import DrainMeter
+from forebay.admission.steps import CHUNK_TOKENS, StepSources
 from forebay.admission.tickets import Ticket
+from forebay.admission.utilization import Utilization
 
 STALLED_AFTER_S: Final = 10.0
 STALL_FACTOR: Final = 20.0
 """An engine may be silent for 20 times the longest prefill it has in hand, and for 20 times its usual step."""
-PREFILL_WINDOW_S: Final = 0.35
-"""Prefill sent whose first token has not come back: enough to keep the engine busy, little enough that the
-order of what follows is decided here (`capacity` of the engine's own queue)."""
 DOUBTS: Final = 5
 """Failed attempts in a row, with no good answer between them, that take an endpoint out."""
 BACK_OFF_FIRST_S: Final = 0.25
@@ -58,35 +59,6 @@ class DrainingBooking:
 class Endpoint:
     """One addressable engine."""
 
-    __slots__ = (
-        "books",
-        "described",
-        "doubts",
-        "draining",
-        "failures",
-        "heard_s",
-        "id",
-        "info",
-        "kv_limit",
-        "last_life_s",
-        "limit",
-        "meter",
-        "order",
-        "pending_prefill_us",
-        "pool_settings",
-        "reserved_for",
-        "running",
-        "sample",
-        "sampled_since",
-        "share",
-        "stale_after_s",
-        "state",
-        "step_gap_s",
-        "trial",
-        "up_again_at_s",
-        "watch_due_s",
-    )
-
     def __init__(
         self,
         endpoint_id: EndpointId,
@@ -94,6 +66,8 @@ class Endpoint:
         settings: PoolSettings,
         tightest_s: float,
         stale_after_s: float,
+        *,
+        curves: Curves,
     ) -> None:
         self.id = endpoint_id
         self.order = order
@@ -113,7 +87,7 @@ class Endpoint:
         """When the engine last told its load, or was found to be one that does."""
         self.sampled_since = 0
         """Dispatches since the last sample."""
-        self.pending_prefill_us = 0
+        self._begin_learning(settings, curves)
         self.step_gap_s: float | None = None
         """Decayed mean time between tokens of a stream."""
         self.last_life_s = 0.0
@@ -125,12 +99,34 @@ class Endpoint:
         self.trial = False
         """After a stall: one request at a time until a byte moves."""
         self.reserved_for: TicketId | None = None
+        self.reserved_rank = 0
+        """Its class's rank: more important classes do not wait for it."""
         self.share = 1.0
         self.kv_limit: int | None = None
         """KV tokens that may be booked; None if nobody knows the capacity."""
         self.find_kv_limit()
         self.watch_due_s: float | None = None
         """When the controller next looks at this endpoint's silence; None while it is not watched."""
+
+    def _begin_learning(self, settings: PoolSettings, curves: Curves) -> None:
+        self.pending = 0
+        """Requests without a first token."""
+        self.alone: TicketId | None = None
+        """The one whose prefill nothing else has met so far, if there is one."""
+        self.pending_prefill_us = 0
+        """Prefill of the streams among them."""
+        self.forecast = KvForecast(curves)
+        self.fill = FillFactor()
+        self.pacer = PrefillPacer()
+        self.sources = StepSources(settings.law or OPTIMISTIC_LAW)
+        self.utilization = Utilization()
+        self.prefill_window_s = prefill_window_s(0.0)
+        self.idle_since_s: float | None = 0.0
+        """Since when nothing of ours is here; None while something is."""
+        self.was_idle = True
+        """Something of the time since the last sample it had nothing to do."""
+        self.was_loud = True
+        """Since the last batch of progress something was dispatched, or waited for its first token."""
 
     @property
     def is_up(self) -> bool:
@@ -186,10 +182,18 @@ class Endpoint:
         if self.trial and held:
             return False
         limit, firm = self.request_limit
-        if held >= limit and (firm or self.sampled_since >= limit or not self._is_calm(now, believe_old)):
+        if held >= limit and (
+            firm
+            or self.sampled_since >= limit
+            or self.limit.holds_when_calm
+            or not self._is_calm(now, believe_old)
+        ):
+            return False
+        target = self.pool_settings.target_utilization
+        if target is not None and held and self.utilization.value(now) >= target:
             return False
         pending_us = self.pending_prefill_us
-        return not pending_us or pending_us <= PREFILL_WINDOW_S * MICRO * self.meter.speed
+        return not pending_us or pending_us <= self.prefill_window_s * MICRO * self.meter.speed
 
     def _is_calm(self, now: float, believe_old: bool) -> bool:
         """The last sample is fresh and shows an engine with nothing waiting and KV to spare."""
@@ -203,7 +207,12 @@ class Endpoint:
 
     def has_room(self, ticket: Ticket, now: float) -> bool:
         """True if this request may be dispatched here now."""
-        if self.reserved_for is not None and self.reserved_for != ticket.demand.ticket:
+        reserved_for = self.reserved_for
+        if (
+            reserved_for is not None
+            and reserved_for != ticket.demand.ticket
+            and ticket.class_index >= self.reserved_rank
+        ):
             return False
         if self.is_stale(now):
             return self._has_room_unseen(ticket, now)
@@ -220,21 +229,44 @@ class Endpoint:
         return is_open and self.fits_now(ticket) and self.can_ever_hold(ticket)
 
     def fits_now(self, ticket: Ticket) -> bool:
-        """True if its KV tokens can be booked beside what is held."""
+        """True if its KV tokens can be booked beside what is held, and the cache is not foreseen to run over."""
         limit, books = self.kv_limit, self.books
         if limit is None:
             return True
-        return books.running.kv_tokens + books.draining.kv_tokens + ticket.cost.kv_tokens <= limit
+        held_tokens = books.running.kv_tokens + books.draining.kv_tokens
+        if held_tokens + ticket.cost.kv_tokens > limit:
+            return False
+        if not held_tokens or not ticket.demand.generates:
+            return True  # alone it has the whole cache
+        capacity = self.kv_capacity
+        if capacity is None:
+            return True
+        price = ticket.price
+        room = capacity * self.fill.limit_for(ticket.rank_is_first) - books.draining.kv_tokens
+        return self.forecast.fits(
+            price.cost.prompt_tokens, ticket.demand.samples, price.lengths, price.cap, room
+        )
+
+    @property
+    def kv_capacity(self) -> float | None:
+        """KV tokens of the engine, or as many as were configured, this replica's share; None if nobody knows."""
+        settings = self.pool_settings
+        capacity = settings.max_inflight_tokens
+        if capacity is None:
+            capacity = self.info.kv_tokens
+        if capacity is None and settings.law is not None:
+            capacity = settings.law.kv_tokens
+        return None if capacity is None else capacity * self.share
 
     def can_ever_hold(self, ticket: Ticket) -> bool:
         """False if the prompt alone is beyond this engine's context window."""
         context = self.info.context_tokens
         if context is None or ticket.cost.prompt_tokens <= context:
             return True
-        return ticket.pool.surely_needs(ticket.demand) <= context
+        return ticket.pool.pricing.surely_needs(ticket.demand) <= context
 
     def load_s(self) -> float:
-        """Seconds of work held, at this endpoint's own speed: what least-load placement compares."""
+        """Seconds of work held, at this endpoint's own speed."""
         return self.books.work_us / (self.meter.speed * MICRO)
 
     def take_sample(self, sample: EngineSample, now: float) -> None:
@@ -247,7 +279,129 @@ class Endpoint:
         self.sample = sample
         self.heard_s = sample.at_s
         self.sampled_since = sum(1 for ticket in self.running.values() if ticket.dispatched_s > sample.at_s)
-        self.limit.sampled(sample)
+        if self.limit.sampled(sample):
+            self.fill.preempted(now)
+        else:
+            self.fill.tick(now)
+        self._learn_steps(sample)
+
+    def _learn_steps(self, sample: EngineSample) -> None:
+        """What the engine's counters say about its speed."""
+        chunk_tokens = self.sources.clock.chunk_tokens
+        half_done = False
+        for ticket in self.running.values():
+            if ticket.first_token_s is None and ticket.cost.prompt_tokens > chunk_tokens:
+                half_done = True
+                break
+        self.sources.sampled(
+            sample,
+            was_idle=self.was_idle,
+            half_done=half_done,
+            sequences=float(len(self.running)),
+            kv_tokens=self.forecast.held_tokens,
+            kv_capacity=self.info.kv_tokens,
+        )
+        self.was_idle = not self.running
+
+    # What runs here
+
+    def take_on(self, ticket: Ticket, now: float) -> None:
+        """A request starts here."""
+        if not self.running:
+            self.last_life_s = now
+            self.idle_since_s = None
+        demand, price = ticket.demand, ticket.price
+        self.running[demand.ticket] = ticket
+        self.sampled_since += 1
+        self.was_loud = True
+        self.alone = None if self.pending else demand.ticket
+        self.pending += 1
+        if demand.stream:
+            self.pending_prefill_us += price.cost.prefill_us
+        if demand.generates:
+            self.forecast.add(
+                demand.ticket, price.cost.prompt_tokens, demand.samples, price.lengths, price.cap
+            )
+        self.pacer.spend(price.cost.prompt_tokens, now)
+
+    def prefilled(self, ticket: Ticket, now: float) -> None:
+        """Its prompt has been worked off. Once for each ticket."""
+        self.pending -= 1
+        prompt_tokens = ticket.cost.prompt_tokens
+        self.sources.prompt_done(prompt_tokens)
+        if not ticket.demand.stream:
+            return
+        self.pending_prefill_us -= ticket.cost.prefill_us
+        if self.alone == ticket.demand.ticket and self.queues_nothing:
+            self.sources.learn_first_token(
+                now - ticket.dispatched_s,
+                now,
+                prompt_tokens=prompt_tokens,
+                sequences=float(len(self.running) - 1),
+                kv_tokens=self.forecast.held_tokens - prompt_tokens,
+            )
+        self.alone = None
+
+    @property
+    def queues_nothing(self) -> bool:
+        """True if the engine does not say that requests wait inside it."""
+        return self.sample is None or not self.sample.waiting
+
+    def progressed(self, most_events: int, gap_s: float | None, now: float) -> None:
+        """A batch of progress was reported, and each ticket has been told."""
+        if gap_s is not None:
+            last = self.step_gap_s
+            self.step_gap_s = gap_s if last is None else last + 0.1 * (gap_s - last)
+            self.sources.learn_gap(
+                gap_s,
+                now,
+                events=most_events,
+                quiet=not self.was_loud and not self.pending and self.queues_nothing,
+                sequences=float(len(self.running)),
+                kv_tokens=self.forecast.held_tokens,
+            )
+        self.was_loud = self.pending > 0
+        self.forecast.refresh(now)
+        self.show_life(now)
+
+    def advance(self, ticket: Ticket) -> None:
+        """More of its answer has come."""
+        if ticket.demand.generates:
+            samples = ticket.demand.samples
+            tokens = ticket.output_events * self.sources.pace.tokens_per_event
+            self.forecast.advance(ticket.demand.ticket, int(tokens / samples if samples > 1 else tokens))
+
+    def let_go(self, ticket: Ticket, now: float) -> None:
+        """It is not here any more; what it leaves behind is booked as draining."""
+        del self.running[ticket.demand.ticket]
+        if ticket.first_token_s is None:
+            self.pending -= 1
+            if ticket.demand.stream:
+                self.pending_prefill_us -= ticket.cost.prefill_us
+        if ticket.demand.generates:
+            self.forecast.remove(ticket.demand.ticket)
+        if not self.running:
+            self.was_idle = True
+            self.idle_since_s = now
+
+    @property
+    def steps_seen(self) -> int:
+        """Engine steps that its speed was learned from."""
+        return self.sources.learner.steps
+
+    def follow(self, law: SpeedLaw, tightest_tpot_s: float, now: float) -> None:
+        """What runs here has changed, or how fast it is: the pace of prompts, and what is in use."""
+        speed = self.meter.speed
+        self.prefill_window_s = prefill_window_s(CHUNK_TOKENS * law.c1_s / speed)
+        decoding = len(self.running) - self.pending
+        self.pacer.follow(
+            now,
+            law,
+            decoding=decoding,
+            kv_tokens=self.forecast.held_tokens,
+            tightest_tpot_s=tightest_tpot_s,
+            speed=speed,
+        )
 
     def come_up(self, now: float) -> None:
         """There is evidence that requests can be sent: a reading later than the last failure's back-off."""

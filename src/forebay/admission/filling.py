@@ -1,11 +1,13 @@
 """Room has appeared: which waiters start now.
 
-Waiters are looked at in order (class rank, then arrival) and dispatched for as long as there is room. One that
+Waiters are looked at in their order of service (`queues`) and dispatched for as long as there is room. One that
 does not fit lets later ones pass, until it has used half of its wait budget: then the endpoint with the most room
-is kept free for it (`Pool.reserved`) until it fits, so that small requests cannot hold up a large one for ever.
+is kept free for it (`Pool.reserved`) until it fits, so that small requests cannot hold up a large one for ever. More
+important classes do not wait for it.
 
-At most `SCANNED_PER_CLASS` waiters of a class are looked at each time, which bounds the cost of an ending with a
-long queue. Beyond that many blocked ones at the head of a class, one that would fit is not found until they move.
+At most `SKIPPED_MAX` that do not fit are passed over in their order; after them those with the smallest KV need are
+tried, since what hinders a request is nearly always its size. So an ending costs little however many wait, and
+nothing that fits is left waiting.
 """
 
 from __future__ import annotations
@@ -17,41 +19,65 @@ from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
 from forebay.admission.tickets import Ticket
+from forebay.admission.waiter import Waiter
 
-SCANNED_PER_CLASS: Final = 128
+SKIPPED_MAX: Final = 16
+SMALL_SKIPPED_MAX: Final = 8
+"""Of those with the smallest need: hindered by something else than size, such as having failed there before."""
 
 
-def fill(pool: Pool, life: Lifecycle, now: float) -> list[Endpoint]:
-    """Dispatch what can start. Returns the endpoints that were given work."""
-    given: list[Endpoint] = []
+def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
+    """Dispatch what can start. Returns those that did."""
+    started: list[Ticket] = []
     open_now = [endpoint for endpoint in pool.endpoints.values() if endpoint.is_open(now)]
     if not open_now or not pool.has_place():
-        return given
+        return started
     if pool.reserved is not None and not pool.reserved.is_up:
         pool.reserved.reserved_for = None
         pool.reserved = None
+    queue = pool.queue
     blocked: Ticket | None = None
-    for ticket in list(pool.queues.in_order(per_class=SCANNED_PER_CLASS)):
+    skipped = 0
+    while open_now and pool.has_place():
+        by_size = skipped >= SKIPPED_MAX
+        waiter = queue.smallest_kv_waiter() if by_size else queue.first()
+        if waiter is None:
+            break
+        ticket = _ticket(waiter)
         endpoint = place(ticket, open_now, now)
         if endpoint is None:
+            if skipped >= SKIPPED_MAX + SMALL_SKIPPED_MAX:
+                break
             blocked = blocked or ticket
+            queue.skip(ticket)
+            skipped += 1
             continue
         life.dispatch(ticket, endpoint, now)
-        given.append(endpoint)
+        started.append(ticket)
         if not endpoint.is_open(now):
             open_now.remove(endpoint)
-        if not open_now or not pool.has_place():
-            return given
-    if blocked is not None and pool.reserved is None:
+    if skipped:
+        queue.restore()
+    if blocked is not None and open_now and pool.reserved is None:
         _reserve(pool, blocked, open_now, now)
-    return given
+    return started
 
 
 def _reserve(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> None:
     """Keep an endpoint free for a request that has waited half its budget for room."""
-    if now - ticket.queued_s < (ticket.wait_until_s - ticket.queued_s) / 2:
+    if now - ticket.queued_s < (ticket.deadline_s - ticket.queued_s) / 2:
         return
     candidates = [e for e in open_now if e.id not in ticket.tried and e.can_ever_hold(ticket)]
     if candidates:
-        best = min(candidates, key=lambda e: e.books.kv_tokens - (e.kv_limit or 0))
-        best.reserved_for, pool.reserved = ticket.demand.ticket, best
+        best = min(candidates, key=_fullness)
+        best.reserved_for, best.reserved_rank = ticket.demand.ticket, ticket.rank
+        pool.reserved = best
+
+
+def _fullness(endpoint: Endpoint) -> int:
+    return endpoint.books.kv_tokens - (endpoint.kv_limit or 0)
+
+
+def _ticket(waiter: Waiter) -> Ticket:
+    assert isinstance(waiter, Ticket)
+    return waiter

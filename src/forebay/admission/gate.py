@@ -22,8 +22,14 @@ from forebay.admission.placement import place
 from forebay.admission.pools import Pool
 from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
+from forebay.admission.wait import Forecast
 
 PASSED = "passed"
+PREDICTED_WAIT: Final = "predicted_wait"
+POOL_BOUNDS: Final = ("pool_gpu_seconds", "waiting_bytes", "pool_queue_requests")
+"""Checks that the going of any waiter can mend."""
+CLASS_BOUNDS: Final = ("class_queue_requests", "class_queue_gpu_seconds")
+"""Checks that only the going of one of the same class can mend."""
 
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
@@ -43,6 +49,8 @@ class Verdict:
     """Where it can start now; None if it must wait or is refused."""
     predicted_wait_s: float = 0.0
     position: int = 0
+    forecast: Forecast | None = None
+    """What is said of its wait; None if it need not wait, or nobody can say."""
 
     def check(
         self, name: str, value: Amount, limit: Amount | None, outcome: Outcome, detail: str = ""
@@ -100,7 +108,7 @@ def _check_endpoints(verdict: Verdict, pool: Pool) -> None:
 
 def _check_size(verdict: Verdict, ticket: Ticket) -> None:
     pool = ticket.pool
-    needs = pool.surely_needs(ticket.demand)
+    needs = pool.pricing.surely_needs(ticket.demand)
     verdict.check(
         "context_window",
         needs,
@@ -128,21 +136,25 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
 def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     """May a request that cannot start at once wait for as long as it would have to?"""
     pool, demand = ticket.pool, ticket.demand
-    verdict.position = pool.ahead_requests(demand.class_name)
+    ahead_us, verdict.position = pool.queue.work_ahead(ticket)
     if not pool.has_up():
         return
-    predicted = pool.predict_wait_s(demand.class_name)
-    verdict.predicted_wait_s = predicted
+    waits = pool.classes[demand.class_name].waits
+    base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket.work_us, now)
+    forecast = verdict.forecast = waits.forecast(base_s)
+    verdict.predicted_wait_s = forecast.expected_s
     budget = wait_budget_s(ticket, now)
     if budget <= 0:
         # The client's own deadline has passed: no prediction is needed for that.
         verdict.check(
             "deadline", -budget, 0.0, Outcome.DEADLINE_UNREACHABLE, "The client's deadline has passed."
         )
-    if pool.learning:
-        verdict.checks.append(Check("predicted_wait", predicted, None, True))
+    if pool.learning.may_refuse:
+        quantile = pool.learning.quantile_for(ticket.settings.confidence, waits.trusted)
+        wait_s = waits.at_quantile(base_s, quantile)
+        verdict.check(PREDICTED_WAIT, wait_s, budget, Outcome.DEADLINE_UNREACHABLE)
     else:
-        verdict.check("predicted_wait", predicted, budget, Outcome.DEADLINE_UNREACHABLE)
+        verdict.checks.append(Check(PREDICTED_WAIT, forecast.expected_s, None, True))
 
 
 def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings) -> None:

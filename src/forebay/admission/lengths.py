@@ -1,19 +1,29 @@
 """Learned lengths: how many prompt tokens the bytes make, and how long answers are.
 
-`PromptRatio` keeps a decayed mean of bytes per prompt token. `OutputLengths` keeps, per class, a decayed
-histogram of output tokens in log-spaced bins; from it come the mean (what a request is expected to cost)
-and a high quantile (what KV room is kept for it), both cut at the client's own limit.
+`PromptRatio` keeps a decayed mean of bytes per prompt token. `OutputLengths` keeps decayed histograms of output
+tokens at four levels and hands out the law (`length_law`) for a request:
 
-Only finished answers are observed. An answer that was cut off says "at least this long", which a mean
-cannot use; taking it as a length would teach that answers are short just when clients lose patience.
+    pool  <-  class  <-  class and tenant  <-  class, tenant and prompt size (log2 of its tokens)
+
+The law of each level rests on what was observed there and, with the weight of `BACKOFF` answers, on the law of the
+level above: n ÷ (n + κ) of it is its own. Above the pool stands a prior, which a few answers outweigh. Finer levels
+forget sooner. Of tenants and of prompt sizes only those seen last are kept; the others share the law above.
+
+An answer that was cut off says only "longer than this", and enters as that. Left out, it would teach that answers are
+short just when clients lose patience; taken as a length, that answers are as long as the limits that clients set.
+
+Laws are snapshots, made anew once every so many looks and answers, so that what a request pays for is a look-up.
+Both learners go into a state file and come back from it (`export`, `restore`). No clock: what fades, fades with what
+comes after it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from itertools import accumulate
-from operator import mul
+from bisect import bisect_left
+from collections import OrderedDict
 from typing import Final
+
+from forebay.admission.length_law import BINS, KNOTS, PRIOR, PRIOR_WEIGHT, LengthLaw, learned_law
 
 PRIOR_BYTES_PER_TOKEN: Final = 4.0
 """English text with present vocabularies."""
@@ -23,22 +33,25 @@ RATIO_DECAY: Final = 0.999
 TEMPLATE_TOKENS: Final = 1000
 """Most tokens that a chat template adds by itself. Text makes at most one token per byte: a prompt with more than both
 held something that is not text, and would teach that every text is hundreds of times its size."""
-
-PRIOR_OUTPUT_TOKENS: Final = 256
-"""Expected answer before any was seen."""
-RESERVE_QUANTILE: Final = 0.9
-"""KV is kept for this quantile of the output: sums of independent answers stay well below the sum of these."""
 TRUSTED_AFTER: Final = 30
-"""Answers seen in a class before its quantile replaces the client's limit as the reserve."""
-SUMMARISED_EVERY: Final = 32
-"""Answers between two looks at the histogram, once trusted."""
-LENGTH_DECAY: Final = 0.995
-"""Per answer: the memory is about 200 answers."""
-_EDGES: Final = tuple(round(2 ** (k / 4)) for k in range(4, 73))
-"""Bin borders in tokens, 2 to 262,144, four bins an octave: a bin is 19 % wide."""
-_UPPER: Final = (*_EDGES, 2 * _EDGES[-1])
-_MIDDLES: Final = tuple((lower + upper) / 2 for lower, upper in zip((1, *_EDGES), _UPPER, strict=True))
+"""Observations after which what was learned may decide against a client."""
+_RATIO_FROM: Final = 1e-4
+_RATIO_TO: Final = 1e6
+"""Bytes per token beyond which a restored ratio is nonsense."""
+
+BACKOFF: Final = 50.0
+"""κ: answers that the law of the level above counts for."""
+TENANTS: Final = 256
+PROMPT_SIZES: Final = 512
+"""Most keys kept at these levels, over all classes; a key takes some 10 KiB."""
+_CLASSES: Final = 1000
+"""More than anybody configures: the most that a state file may hold."""
+_OWN_FROM: Final = 8.0
+"""Answers below which a tenant or prompt size has no law of its own: making one would cost more than it tells."""
 _RESCALE_AT: Final = 1e12
+_LARGEST: Final = 1e12
+"""No number in a state file is larger."""
+_ENDS: Final[tuple[int, ...]] = KNOTS[1:]
 
 
 class PromptRatio:
@@ -72,81 +85,322 @@ class PromptRatio:
         """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
         return int(self.estimate(prompt_bytes) / (2 if self.observations >= TRUSTED_AFTER else 4))
 
+    def export(self) -> dict[str, object]:
+        """What was learned, as plain data for JSON."""
+        return {"bytes": self._bytes, "tokens": self._tokens, "observations": self.observations}
 
-class _Histogram:
-    """Decayed counts per bin. Old observations shrink by making new ones larger."""
+    def restore(self, state: object) -> None:
+        """Take back what `export` gave. Raises: ValueError for anything else, and then nothing has changed."""
+        fields = _fields(state, "prompt ratio")
+        tokens = _number(fields.get("tokens"), "tokens")
+        prompt_bytes = _number(fields.get("bytes"), "bytes")
+        observations = fields.get("observations")
+        if not isinstance(observations, int) or isinstance(observations, bool) or observations < 0:
+            raise ValueError(f"prompt ratio: observations is not a count: {observations!r}")
+        if not tokens or not _RATIO_FROM <= prompt_bytes / tokens <= _RATIO_TO:
+            raise ValueError(f"prompt ratio: {prompt_bytes} bytes do not make {tokens} tokens")
+        self._tokens, self._bytes, self.observations = tokens, prompt_bytes, observations
 
-    __slots__ = ("_increment", "_mass", "_reserve", "_weight", "counts", "observations")
 
-    def __init__(self) -> None:
-        self.counts = [0.0] * (len(_EDGES) + 1)
-        self._increment = 1.0
-        self.observations = 0
-        self._weight: list[float] = []
-        """Sums of the counts up to each bin; empty when they are to be worked out anew."""
-        self._mass: list[float] = []
-        """The same of the tokens in them."""
-        self._reserve = 0
-        """Upper border of the bin that holds the reserve quantile."""
+class _Level:
+    """How the keys of one level learn."""
 
-    def observe(self, tokens: int) -> None:
-        self.counts[bisect_left(_EDGES, tokens)] += self._increment
-        self._increment /= LENGTH_DECAY
-        self.observations += 1
-        if self._increment > _RESCALE_AT:
-            self.counts = [count / self._increment for count in self.counts]
-            self._increment = 1.0
-        # Estimates move little with one answer; recomputing them for each arrival would cost more than it gives.
-        if self.observations % SUMMARISED_EVERY == 0 or self.observations < TRUSTED_AFTER:
-            self._weight = []
+    __slots__ = ("backing", "decay", "every", "memory", "own_from")
 
-    def summary(self, cap: int) -> tuple[int, int]:
-        """(mean, reserve quantile) of min(length, cap)."""
-        if not self._weight:
-            self._summarise()
-        uncut = bisect_right(_MIDDLES, cap)
-        total = self._weight[-1]
-        mean = (self._mass[uncut] + cap * (total - self._weight[uncut])) / total
-        return round(mean) or 1, min(self._reserve, cap)
+    def __init__(self, memory: float, every: int, backing: float, own_from: float) -> None:
+        self.memory = memory
+        """Answers that are remembered: the most that the decayed counts add up to."""
+        self.decay = 1 - 1 / memory
+        self.every = every
+        """Looks and answers between two laws."""
+        self.backing = backing
+        """Answers that the level above counts for."""
+        self.own_from = own_from
+        """Answers before the first law."""
 
-    def _summarise(self) -> None:
-        """Add the counts up, so that a summary takes a bisection whatever the cap: caps differ with each prompt."""
-        self._weight = list(accumulate(self.counts, initial=0.0))
-        self._mass = list(accumulate(map(mul, self.counts, _MIDDLES), initial=0.0))
-        index = bisect_left(self._weight, RESERVE_QUANTILE * self._weight[-1], 1) - 1
-        self._reserve = _UPPER[index]
+
+_POOL: Final = _Level(1600.0, 256, PRIOR_WEIGHT, 0.0)
+_CLASS: Final = _Level(800.0, 128, BACKOFF, 0.0)
+_TENANT: Final = _Level(400.0, 64, BACKOFF, _OWN_FROM)
+_PROMPT_SIZE: Final = _Level(200.0, 64, BACKOFF, _OWN_FROM)
+
+
+class _Key:
+    """The decayed counts of one key, and its present law. Old answers shrink by making new ones larger."""
+
+    __slots__ = (
+        "_changed",
+        "_cut",
+        "_ended",
+        "_level",
+        "_made_from",
+        "_unit",
+        "_weight",
+        "law",
+        "left",
+        "parent",
+    )
+
+    def __init__(self, level: _Level, parent: _Key | None) -> None:
+        self.parent = parent
+        self.law: LengthLaw = PRIOR
+        self.left = 0
+        """Looks and answers until the law is made anew."""
+        self._level = level
+        self._made_from: LengthLaw | None = None
+        """The parent's law that went into this one's; None before there was one."""
+        self._changed = False
+        self._ended = [0.0] * BINS
+        self._cut = [0.0] * (BINS + 1)
+        self._unit = 1.0
+        """What the last answer weighs."""
+        self._weight = 0.0
+        """What all answers weigh together."""
+
+    @property
+    def answers(self) -> float:
+        """Answers remembered, older ones for less than one."""
+        return self._weight / self._unit
+
+    def observe(self, index: int, seen: float, censored: bool) -> None:
+        """One answer that ended in bin `index`, or was cut off when this share of the bin was behind it."""
+        self._unit /= self._level.decay
+        if censored:
+            self._cut[index] += self._unit * (1 - seen)
+            self._cut[index + 1] += self._unit * seen
+        else:
+            self._ended[index] += self._unit
+        self._weight += self._unit
+        self._changed = True
+        if self.left:
+            self.left -= 1
+        if self._unit > _RESCALE_AT:
+            self._ended = [count / self._unit for count in self._ended]
+            self._cut = [count / self._unit for count in self._cut]
+            self._weight /= self._unit
+            self._unit = 1.0
+
+    def look(self) -> LengthLaw:
+        """The present law, made anew if it is time."""
+        if self.left:
+            self.left -= 1
+            return self.law
+        return self.renewed()
+
+    def renewed(self) -> LengthLaw:
+        """The present law, when its time is over."""
+        above = self.parent.look() if self.parent is not None else PRIOR
+        answers, level = self._weight / self._unit, self._level
+        if not answers or answers < level.own_from:
+            return above
+        if self._changed or above is not self._made_from:
+            self.law = learned_law(above, self._ended, self._cut, self._unit, level.backing)
+            self._made_from = above
+            self._changed = False
+        # The fewer answers there are, the more the next one moves the law.
+        pause = int(level.own_from + answers / 4)
+        self.left = pause if pause < level.every else level.every
+        return self.law
+
+    def export(self) -> dict[str, object]:
+        """Counts by bin, in answers; bins without any are left out."""
+        return {"ended": _sparse(self._ended, self._unit), "cut": _sparse(self._cut, self._unit)}
+
+    def restore(self, fields: dict[str, object], what: str) -> None:
+        """Fill a new key. Raises: ValueError."""
+        self._ended = _counts(fields.get("ended"), BINS, f"{what}: ended")
+        self._cut = _counts(fields.get("cut"), BINS + 1, f"{what}: cut")
+        self._weight = sum(self._ended, 0.0) + sum(self._cut, 0.0)
+        if self._weight > self._level.memory + 1:
+            raise ValueError(f"{what}: {self._weight:g} answers are more than are remembered")
 
 
 class OutputLengths:
-    """Output tokens per answer, by class."""
+    """Output tokens per answer of one pool, by class, tenant and prompt size."""
 
-    __slots__ = ("_by_class",)
+    __slots__ = ("_classes", "_pool", "_prompt_sizes", "_tenants")
 
     def __init__(self) -> None:
-        self._by_class: dict[str, _Histogram] = {}
+        self._pool = _Key(_POOL, None)
+        self._classes: dict[str, _Key] = {}
+        self._tenants: OrderedDict[tuple[str, str], _Key] = OrderedDict()
+        """Seen longest ago first, as are the prompt sizes."""
+        self._prompt_sizes: OrderedDict[tuple[str, str, int], _Key] = OrderedDict()
 
-    def observe(self, class_name: str, output_tokens: int) -> None:
-        """Learn from one finished answer (one sample)."""
-        histogram = self._by_class.get(class_name)
-        if histogram is None:
-            histogram = self._by_class[class_name] = _Histogram()
-        histogram.observe(output_tokens if output_tokens > 1 else 1)
+    def expect(self, class_name: str, tenant: str, prompt_tokens: int) -> LengthLaw:
+        """The law of one answer to such a request. It knows no limit: ask it with the limit of the request."""
+        key = self._prompt_sizes.get((class_name, tenant, prompt_tokens.bit_length()))
+        if key is None:
+            key = self._tenants.get((class_name, tenant))
+            if key is None:
+                key = self._classes.get(class_name)
+                if key is None:
+                    key = self._pool
+        if key.left:  # as `look`, without the call
+            key.left -= 1
+            return key.law
+        return key.renewed()
 
-    def expect(self, class_name: str, limit: int | None, room: int) -> tuple[int, int]:
-        """Expected and reserved output tokens of one answer.
+    def observe(
+        self, class_name: str, tenant: str, prompt_tokens: int, output_tokens: int, *, censored: bool
+    ) -> None:
+        """Learn from one answer (one sample).
 
         Args:
-            limit: the client's own limit; None when it set none.
-            room: the most that can come (context window less prompt).
+            output_tokens: its tokens, as far as they came.
+            censored: True if it would have gone on: the client left, the engine failed, we ended it, or it reached
+                its own limit (finish reason `length`). Limits are set by clients and must not teach lengths.
         """
-        cap = room if limit is None or limit > room else limit
-        if cap < 1:
-            cap = 1
-        histogram = self._by_class.get(class_name)
-        if histogram is None or not histogram.observations:
-            reserve = cap if limit is not None else min(cap, 2 * PRIOR_OUTPUT_TOKENS)
-            return min(cap, PRIOR_OUTPUT_TOKENS), reserve
-        mean, reserve = histogram.summary(cap)
-        if histogram.observations < TRUSTED_AFTER:
-            reserve = max(reserve, min(cap, limit if limit is not None else 2 * PRIOR_OUTPUT_TOKENS))
-        return mean, reserve
+        if output_tokens < 1:
+            if censored:
+                return  # that it would have had a token is known of every answer
+            output_tokens = 1
+        if output_tokens >= KNOTS[BINS]:
+            output_tokens = KNOTS[BINS] - 1
+        index = bisect_left(_ENDS, output_tokens)
+        seen = (output_tokens - KNOTS[index]) / (KNOTS[index + 1] - KNOTS[index]) if censored else 1.0
+        key: _Key | None = self._key_of(class_name, tenant, prompt_tokens.bit_length())
+        while key is not None:
+            key.observe(index, seen, censored)
+            key = key.parent
+
+    def trusted(self, class_name: str) -> bool:
+        """True once the class has enough answers for its laws to decide against a client.
+
+        The pool's other classes do not count, and a tenant or a prompt size never has more answers than its class.
+        """
+        key = self._classes.get(class_name)
+        return key is not None and key.answers >= TRUSTED_AFTER
+
+    def export(self) -> dict[str, object]:
+        """What was learned, as plain data for JSON; keys seen longest ago first."""
+        tenants, sizes = self._tenants, self._prompt_sizes
+        return {
+            "bins": list(KNOTS),
+            "pool": self._pool.export(),
+            "classes": [{"class": name, **key.export()} for name, key in self._classes.items()],
+            "tenants": [
+                {"class": name[0], "tenant": name[1], **key.export()} for name, key in tenants.items()
+            ],
+            "prompt_sizes": [
+                {"class": name[0], "tenant": name[1], "size": name[2], **key.export()}
+                for name, key in sizes.items()
+                if (name[0], name[1]) in tenants
+            ],
+        }
+
+    def restore(self, state: object) -> None:
+        """Take back what `export` gave. Raises: ValueError for anything else, and then nothing has changed."""
+        fields = _fields(state, "output lengths")
+        if fields.get("bins") != list(KNOTS):
+            raise ValueError("output lengths: counted in other bins than ours")
+        made = OutputLengths()
+        made._pool.restore(_fields(fields.get("pool"), "pool"), "pool")
+        for entry in _entries(fields.get("classes"), "classes", _CLASSES):
+            class_name = _name(entry, "class")
+            if class_name in made._classes:
+                raise ValueError(f"classes: {class_name!r} is there twice")
+            made._new_class(class_name).restore(entry, "class")
+        for entry in _entries(fields.get("tenants"), "tenants", TENANTS):
+            name = (_name(entry, "class"), _name(entry, "tenant"))
+            if name[0] not in made._classes or name in made._tenants:
+                raise ValueError(f"tenants: {name!r} is there twice, or its class is not")
+            made._new_tenant(name).restore(entry, "tenant")
+        for entry in _entries(fields.get("prompt_sizes"), "prompt_sizes", PROMPT_SIZES):
+            name, size = (_name(entry, "class"), _name(entry, "tenant")), entry.get("size")
+            if not isinstance(size, int) or not 0 <= size < 64:
+                raise ValueError(f"prompt_sizes: not a size: {size!r:.80}")
+            finest = (name[0], name[1], size)
+            if name not in made._tenants or finest in made._prompt_sizes:
+                raise ValueError(f"prompt_sizes: {finest!r} is there twice, or its tenant is not")
+            made._new_prompt_size(finest).restore(entry, "prompt size")
+        self._pool, self._classes = made._pool, made._classes
+        self._tenants, self._prompt_sizes = made._tenants, made._prompt_sizes
+
+    def _key_of(self, class_name: str, tenant: str, size: int) -> _Key:
+        """The finest key of a request, made if need be, and seen last from now on at each level."""
+        name = (class_name, tenant)
+        above = self._tenants.get(name)
+        if above is None:
+            if class_name not in self._classes:
+                self._new_class(class_name)
+            above = self._new_tenant(name)
+        else:
+            self._tenants.move_to_end(name)
+        finest = (class_name, tenant, size)
+        key = self._prompt_sizes.get(finest)
+        if key is None:
+            return self._new_prompt_size(finest)
+        self._prompt_sizes.move_to_end(finest)
+        key.parent = above  # another one, if the tenant was forgotten meanwhile
+        return key
+
+    def _new_class(self, name: str) -> _Key:
+        key = self._classes[name] = _Key(_CLASS, self._pool)
+        return key
+
+    def _new_tenant(self, name: tuple[str, str]) -> _Key:
+        key = self._tenants[name] = _Key(_TENANT, self._classes[name[0]])
+        if len(self._tenants) > TENANTS:
+            self._tenants.popitem(last=False)
+        return key
+
+    def _new_prompt_size(self, name: tuple[str, str, int]) -> _Key:
+        key = self._prompt_sizes[name] = _Key(_PROMPT_SIZE, self._tenants[name[0], name[1]])
+        if len(self._prompt_sizes) > PROMPT_SIZES:
+            self._prompt_sizes.popitem(last=False)
+        return key
+
+
+# Plain data from a state file, which may hold anything
+
+
+def _sparse(counts: list[float], unit: float) -> list[list[float]]:
+    """[[bin, answers], …] with what rounds to nothing left out."""
+    found = []
+    for index, count in enumerate(counts):
+        answers = round(count / unit, 4)
+        if answers:
+            found.append([index, answers])
+    return found
+
+
+def _fields(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what}: not an object, but {type(value).__name__}")
+    return value
+
+
+def _entries(value: object, what: str, most: int) -> list[dict[str, object]]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"{what}: not a list of at most {most}")
+    return [_fields(entry, what) for entry in value]
+
+
+def _name(fields: dict[str, object], field: str) -> str:
+    value = fields.get(field)
+    if not isinstance(value, str):
+        raise ValueError(f"{field}: not a name: {value!r:.80}")
+    return value
+
+
+def _number(value: object, what: str) -> float:
+    # The bounds leave out what is not a number as well.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"{what}: not a plausible number: {value!r:.80}")
+    return float(value)
+
+
+def _counts(value: object, size: int, what: str) -> list[float]:
+    """The opposite of `_sparse`."""
+    if not isinstance(value, list):
+        raise ValueError(f"{what}: not a list")
+    counts = [0.0] * size
+    for pair in value:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"{what}: not a bin and its answers: {pair!r:.80}")
+        index = pair[0]
+        if not isinstance(index, int) or not 0 <= index < size:
+            raise ValueError(f"{what}: no such bin: {index!r:.80}")
+        counts[index] += _number(pair[1], what)
+    return counts

@@ -12,10 +12,11 @@ which move to make: that is the controller's part.
 from __future__ import annotations
 
 from forebay.admission import cost
+from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import DrainingBooking, Endpoint
 from forebay.admission.errors import invariant
-from forebay.admission.gate import Verdict, wait_budget_s
+from forebay.admission.gate import PREDICTED_WAIT, Verdict, wait_budget_s
 from forebay.admission.ledger import Ledger, booking_for
 from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
@@ -44,8 +45,9 @@ class Lifecycle:
         self.tickets[ticket.demand.ticket] = ticket
         ticket.queued_s = now
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
+        ticket.forecast = verdict.forecast
         self.ledger.wait(ticket.booking)
-        ticket.pool.queues.add(ticket)
+        ticket.pool.queue.add(ticket)
         self.effects.append(Hold(ticket.demand.ticket, self._record(ticket, "hold", now, verdict)))
 
     def refuse(self, ticket: Ticket, verdict: Verdict, outcome: Outcome, now: float) -> None:
@@ -53,19 +55,28 @@ class Lifecycle:
         self._move(ticket, NEW, ENDED)
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
         record = self._record(ticket, "refuse", now, verdict, outcome)
-        retry = self._retry_after_s(ticket, outcome)
+        retry = self._retry_after_s(ticket, outcome, verdict.predicted_wait_s, now)
+        if verdict.decided_by == PREDICTED_WAIT:
+            ticket.pool.refused_on_prediction(ticket.demand.class_name, now)
         self.effects.append(
             Refuse(ticket.demand.ticket, Refusal(outcome, retry, verdict.predicted_wait_s, record))
         )
         self._settle(ticket, outcome, now)
 
-    def cost_again(self, pool: Pool) -> None:
-        """What an engine can hold has changed: what waits is estimated and booked anew."""
-        for ticket in pool.queues:
+    def cost_again(self, pool: Pool, now: float) -> None:
+        """What requests take or engines can hold has changed: what waits is estimated and booked anew."""
+        for waiter in list(pool.queue):
+            ticket = self.tickets[TicketId(waiter.sequence)]
+            price = pool.price(ticket.demand)
+            booking = booking_for(ticket.demand, price.cost)
             self.ledger.leave(ticket.booking)
-            ticket.cost = pool.cost_of(ticket.demand)
-            ticket.booking = booking_for(ticket.demand, ticket.cost)
-            self.ledger.wait(ticket.booking)
+            self.ledger.wait(booking)
+            pool.queue.recost(ticket, booking.work_us, booking.kv_tokens)
+            ticket.book_as(price, booking)
+            if ticket.entry is not None:
+                protected = ticket.entry.protected
+                self._unfile(ticket)
+                file_waiter(ticket, now, protected=protected)
 
     # To and from an endpoint
 
@@ -75,9 +86,12 @@ class Lifecycle:
         """The request starts."""
         demand = ticket.demand
         if ticket.phase is WAITING:
-            self._leave_queue(ticket, now)
-            if not ticket.attempts and ticket.predicted_wait_s:
-                ticket.pool.learn_wait(ticket)
+            ticket.pool.queue.take(ticket, now)
+            self._stop_waiting(ticket, now)
+            if not ticket.attempts:
+                ticket.pool.learn_wait(ticket, now)
+        else:
+            ticket.pool.queue.charge(ticket, now)
         ticket.phase = RUNNING
         self.tickets[demand.ticket] = ticket
         ticket.endpoint = endpoint
@@ -85,12 +99,7 @@ class Lifecycle:
         ticket.dispatched_s = ticket.last_byte_s = now
         ticket.first_token_s = None
         ticket.output_events = ticket.credited_us = 0
-        if not endpoint.running:
-            endpoint.last_life_s = now
-        endpoint.running[demand.ticket] = ticket
-        endpoint.sampled_since += 1
-        if demand.stream:
-            endpoint.pending_prefill_us += ticket.cost.prefill_us
+        endpoint.take_on(ticket, now)
         self.ledger.start(ticket.booking, endpoint.id)
         record = self._record(ticket, "dispatch", now, verdict)
         self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record))
@@ -100,10 +109,10 @@ class Lifecycle:
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
         self._move(ticket, RUNNING, WAITING)
         ticket.queued_s = now
-        ticket.cost = ticket.pool.cost_of(ticket.demand)
-        ticket.booking = booking_for(ticket.demand, ticket.cost)
+        price = ticket.pool.price(ticket.demand)
+        ticket.book_as(price, booking_for(ticket.demand, price.cost))
         self.ledger.wait(ticket.booking)
-        ticket.pool.queues.add(ticket, front=True)
+        ticket.pool.queue.put_back(ticket)
         verdict = Verdict(decided_by="attempt_failed", detail=detail)
         self.effects.append(Hold(ticket.demand.ticket, self._record(ticket, "hold", now, verdict)))
 
@@ -113,8 +122,8 @@ class Lifecycle:
         if endpoint is None or ticket.first_token_s is not None:
             return
         ticket.first_token_s = ticket.last_byte_s = now
+        endpoint.prefilled(ticket, now)
         if ticket.demand.stream:
-            endpoint.pending_prefill_us -= ticket.cost.prefill_us
             endpoint.limit.first_token(now - ticket.dispatched_s, in_flight=len(endpoint.running))
             self._credit(ticket, ticket.cost.prefill_us)
         endpoint.show_life(now)
@@ -125,6 +134,8 @@ class Lifecycle:
             self.first_token(ticket, now)
         ticket.last_byte_s = now
         ticket.output_events += output_events
+        if ticket.endpoint is not None:
+            ticket.endpoint.advance(ticket)
         decode = ticket.cost.work_us - ticket.cost.prefill_us
         share = min(ticket.output_events / max(ticket.cost.output_tokens, 1), 1.0)
         self._credit(ticket, ticket.cost.prefill_us + int(decode * share))
@@ -145,7 +156,7 @@ class Lifecycle:
             prompt = usage.prompt_tokens
             cached = min(usage.cached_tokens, prompt) if usage.cached_tokens else 0
         true_us = cost.true_work_us(
-            ticket.pool.law,
+            ticket.pool.pricing.law,
             prompt_tokens=prompt,
             cached_tokens=cached,
             output_tokens=output if demand.generates else 0,
@@ -153,16 +164,18 @@ class Lifecycle:
         )
         if completed and ticket.first_token_s is None:
             # The end of an answer whose first token was not told of stands for it, in the prefill window as well.
-            if demand.stream and ticket.endpoint is not None:
-                ticket.endpoint.pending_prefill_us -= ticket.cost.prefill_us
+            if ticket.endpoint is not None:
+                ticket.endpoint.prefilled(ticket, now)
             ticket.first_token_s = now
         if ticket.first_token_s is not None:
             self._credit(ticket, true_us, ended=True)
+        if ticket.first_token_s is not None:
+            ticket.pool.learn_end(ticket, usage, output, now, whole=completed)
         if completed:
-            ticket.pool.learn_end(ticket, usage)
             endpoint = ticket.endpoint
             if endpoint is not None:
                 endpoint.show_life(now)
+                endpoint.sources.ended(None if usage is None else output, ticket.output_events)
                 if not demand.stream:
                     # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
                     decoding_s = ticket.settings.tpot_s * output
@@ -171,13 +184,14 @@ class Lifecycle:
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
         self._move(ticket, RUNNING, ENDED)
         charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us
+        ticket.pool.queue.settle(ticket, charged_us)
         self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
 
     def give_up(
         self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str, *, engine_goes_on: bool
     ) -> None:
         """A dispatched request is ended by us: the driver is told to close it."""
-        retry = self._retry_after_s(ticket, outcome)
+        retry = self._retry_after_s(ticket, outcome, 0.0, now)
         verdict = Verdict([check], outcome, check.name, detail)
         record = self._record(ticket, "abort", now, verdict, outcome)
         self.effects.append(Abort(ticket.demand.ticket, outcome, detail, retry, record))
@@ -191,8 +205,9 @@ class Lifecycle:
             [check], outcome, check.name, detail, None, ticket.predicted_wait_s, ticket.position
         )
         record = self._record(ticket, "evict", now, verdict, outcome)
-        predicted = ticket.pool.predict_wait_s(ticket.demand.class_name)
-        retry = self._retry_after_s(ticket, outcome)
+        ticket.pool.learn_cut_wait(ticket)
+        predicted = ticket.pool.predict_wait_s(ticket.demand.class_name, now)
+        retry = self._retry_after_s(ticket, outcome, predicted, now)
         self.effects.append(Evict(ticket.demand.ticket, Refusal(outcome, retry, predicted, record)))
         self._settle(ticket, outcome, now)
 
@@ -200,6 +215,7 @@ class Lifecycle:
         """The client of a waiting request has left: nobody is to be answered."""
         self._leave_queue(ticket, now)
         self._move(ticket, WAITING, ENDED)
+        ticket.pool.learn_cut_wait(ticket)
         self._settle(ticket, Outcome.CLIENT_GONE, now)
 
     def release_draining(self, endpoint: Endpoint, draining: DrainingBooking) -> None:
@@ -215,10 +231,20 @@ class Lifecycle:
         ticket.phase = end
 
     def _leave_queue(self, ticket: Ticket, now: float) -> None:
-        ticket.pool.queues.remove(ticket)
+        ticket.pool.queue.remove(ticket)
+        self._stop_waiting(ticket, now)
+
+    def _stop_waiting(self, ticket: Ticket, now: float) -> None:
+        """It is out of the queue."""
+        self._unfile(ticket)
         self.ledger.leave(ticket.booking)
         ticket.waited_s += now - ticket.queued_s
         self._drop_reservation(ticket)
+
+    def _unfile(self, ticket: Ticket) -> None:
+        if ticket.entry is not None:
+            ticket.pool.classes[ticket.demand.class_name].deadlines.remove(ticket.entry)
+            ticket.entry = None
 
     def _drop_reservation(self, ticket: Ticket) -> None:
         reserved = ticket.pool.reserved
@@ -231,9 +257,7 @@ class Lifecycle:
         if endpoint is None:
             invariant(False, f"running ticket {ticket.demand.ticket} has no endpoint")
             return
-        del endpoint.running[ticket.demand.ticket]
-        if ticket.demand.stream and ticket.first_token_s is None:
-            endpoint.pending_prefill_us -= ticket.cost.prefill_us
+        endpoint.let_go(ticket, now)
         if not engine_goes_on:
             self.ledger.release(ticket.booking, endpoint.id)
             return
@@ -260,13 +284,19 @@ class Lifecycle:
             ticket.endpoint.meter.credit(done_us - ticket.credited_us, ended=ended)
         ticket.credited_us = done_us
 
-    def _retry_after_s(self, ticket: Ticket, outcome: Outcome) -> float | None:
+    def _retry_after_s(
+        self, ticket: Ticket, outcome: Outcome, predicted_s: float, now: float
+    ) -> float | None:
         if not outcome.may_pass_later:
             return None
         pool = ticket.pool
         if outcome.group is Group.ABSENT:
-            return pool.retry_after.promise_s(self.settings.connect_timeout_s)
-        return pool.retry_after.promise_s(pool.predict_wait_s(ticket.demand.class_name))
+            return pool.retry_after.absent(self.settings.connect_timeout_s)
+        # By then the wait is what the class may ask of it.
+        base_s = predicted_s - ticket.settings.wait_budget_s
+        return pool.retry_after.promise_s(
+            ticket.rank, base_s, ticket.cost.work_us, pool.class_rate_us_per_s(ticket.demand.class_name), now
+        )
 
     def _record(
         self, ticket: Ticket, action: str, now: float, verdict: Verdict | None, outcome: Outcome | None = None
@@ -291,7 +321,7 @@ class Lifecycle:
             ticket.waited_s,
             ticket.position,
             endpoint.id if action in ("dispatch", "abort") and endpoint is not None else None,
-            pool.learning,
+            not pool.learning.may_refuse,
             verdict.detail if verdict is not None else "",
         )
 

@@ -1,6 +1,11 @@
-"""Which endpoint: the least loaded among those with room, load counted as seconds of work at the endpoint's own speed.
+"""Which endpoint: of those with room, the one where the request is predicted to finish first.
 
-Ties go to the earlier one in the configuration, so the choice is the same in every run.
+    finish = (prefill under way there + its own) ÷ speed + expected output × step
+    step   = (c0 + c2·(n + 1) + c3·(K + own KV)) ÷ speed
+
+with n sequences and K KV tokens there, by the law of the reference endpoint and this one's own speed. Chosen when the
+request starts, not when it arrives: by then it is known what has ended. Ties go to the earlier one in the
+configuration, so the choice is the same in every run.
 """
 
 from __future__ import annotations
@@ -8,18 +13,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.model import MICRO
 from forebay.admission.tickets import Ticket
 
 
 def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint | None:
     """The endpoint to dispatch to now, or None if none has room."""
     best: Endpoint | None = None
-    best_load = 0.0
+    best_s = -1.0  # not reckoned: with one endpoint there is nothing to compare
     tried = ticket.tried
     for endpoint in endpoints:
         if (tried and endpoint.id in tried) or not endpoint.has_room(ticket, now):
             continue
-        load = endpoint.load_s()
-        if best is None or (load, endpoint.order) < (best_load, best.order):
-            best, best_load = endpoint, load
+        if best is None:
+            best = endpoint
+            continue
+        if best_s < 0.0:
+            best_s = finish_s(ticket, best)
+        own_s = finish_s(ticket, endpoint)
+        if own_s < best_s or (own_s == best_s and endpoint.order < best.order):
+            best, best_s = endpoint, own_s
     return best
+
+
+def finish_s(ticket: Ticket, endpoint: Endpoint) -> float:
+    """Seconds from now until this request would be done there."""
+    law, cost = ticket.pool.pricing.law, ticket.price.cost
+    prefill_s = (endpoint.pending_prefill_us + cost.prefill_us) / MICRO
+    step_s = (
+        law.c0_s
+        + law.c2_s * (len(endpoint.running) + 1)
+        + law.c3_s * (endpoint.forecast.held_tokens + cost.prompt_tokens)
+    )
+    return (prefill_s + cost.output_tokens * step_s) / endpoint.meter.speed

@@ -7,66 +7,103 @@ moves tickets, this says what a move would cost and where it could go.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Final
 
-from forebay.admission import cost, wait
+from forebay.admission.arrival_rates import wait_among_smaller_s
+from forebay.admission.class_queue import ClassRules
+from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.forecast import Curves
+from forebay.admission.learning import CAUTIOUS, Learning
 from forebay.admission.ledger import PoolBooks
-from forebay.admission.lengths import OutputLengths, PromptRatio
-from forebay.admission.model import MICRO, Cost, Demand, EndpointId, EndpointState, Usage
-from forebay.admission.queues import ClassQueues
+from forebay.admission.model import ANONYMOUS, MICRO, Demand, EndpointId, EndpointState, Usage
+from forebay.admission.pricing import Price, Pricing
+from forebay.admission.queues import PoolQueue
 from forebay.admission.retry_after import RetryAfter
-from forebay.admission.settings import OPTIMISTIC_LAW, ClassSettings, PoolSettings, Settings
+from forebay.admission.settings import (
+    OPTIMISTIC_LAW,
+    ClassOrder,
+    ClassSettings,
+    Order,
+    PoolSettings,
+    Settings,
+)
+from forebay.admission.tenant_queue import KeyRule
 from forebay.admission.tickets import Ticket
-from forebay.admission.wait import WaitErrors
+from forebay.admission.wait import (
+    WaitErrors,
+    backlog_wait_s,
+    coverage_in_order,
+    first_release_s,
+    plain_wait_s,
+)
+from forebay.admission.waiter import Waiter
 
 _UP: Final = EndpointState.UP
-LEARNED_REQUESTS: Final = 30
-LEARNED_ERROR: Final = 0.3
-"""Median relative error of the predicted wait below which predictions may refuse."""
-UNLEARNED_ERROR: Final = 0.6
-"""And above which they may not any more."""
+_STRICT: Final = ClassOrder.STRICT
+_SJF: Final = Order.SJF
+_LAST: Final = 1 << 62
+"""Behind everybody in the order of arrival."""
+LAW_TAKEN_EVERY_S: Final = 1.0
+BURST_S: Final = 10.0
+"""Share that the class of the tightest budget may save: traffic comes in bursts, and shares are to hold over longer."""
 
 
 class Pool:
     """The endpoints that serve one model, and who waits for them."""
 
-    def __init__(self, settings: PoolSettings, common: Settings, books: PoolBooks) -> None:
+    def __init__(self, settings: PoolSettings, common: Settings, books: PoolBooks, now: float) -> None:
         self.settings = settings
         self.common = common
-        self.law = settings.law or OPTIMISTIC_LAW
+        self.pricing = Pricing(settings.law or OPTIMISTIC_LAW, settings.max_output_tokens)
         self.books = books
         self.endpoints: dict[EndpointId, Endpoint] = {}
-        self.queues = ClassQueues(tuple(c.name for c in common.classes))
-        self.ratio = PromptRatio()
-        self.lengths = OutputLengths()
+        self.queue = PoolQueue(_rules(common), strict=common.class_order is _STRICT)
+        corrects = settings.wait_predictor != "plain"
+        self.classes = {
+            c.name: ClassState(c, index, corrects=corrects) for index, c in enumerate(common.classes)
+        }
+        self.bursts_s = _bursts_s(common)
         self.errors = WaitErrors()
-        self.retry_after = RetryAfter()
+        self.learning = Learning(speed_known=settings.law is not None, now=now)
+        self.retry_after = RetryAfter(len(common.classes))
+        self.curves = Curves()
         self.finished = 0
-        self.learning = settings.law is None
         self.share = 1.0
         self.reserved: Endpoint | None = None
         """The endpoint kept free for a request that has waited half its budget for room, if any."""
         self.absent_since_s: float | None = None
         """Since when nothing is up; None while something is."""
-        self.context_tokens: int | None = None
-        """The largest context window of any endpoint; None if one of them does not say."""
         self.kv_limit: int | None = None
         """The largest KV room of any endpoint; None if one of them does not say."""
         self.kv_capacity: int | None = None
         """The same with the whole share: what a refusal for good may rest on."""
+        self.known_speeds: dict[str, float] = {}
+        """Of endpoints that an earlier process has measured; taken up when they are added."""
+        self.law_due_s = now
+        """When the learned law is looked at next."""
 
-    def reconfigure(self, settings: PoolSettings, common: Settings) -> None:
+    @property
+    def context_tokens(self) -> int | None:
+        """The largest context window of any endpoint; None if one of them does not say."""
+        return self.pricing.context_tokens
+
+    def reconfigure(self, settings: PoolSettings, common: Settings, now: float) -> None:
         """Take new settings; what was learned stays."""
-        had_law = self.settings.law is not None
+        if settings.law is not None:
+            self.pricing.law = settings.law
+        elif self.settings.law is not None:
+            self.pricing.law = OPTIMISTIC_LAW
         self.settings = settings
         self.common = common
-        self.law = settings.law or OPTIMISTIC_LAW
-        if settings.law is not None:
-            self.learning = False
-        elif had_law:
-            self.learning = True
-            self._learning_may_end()
+        self.pricing.max_output_tokens = settings.max_output_tokens
+        if self.learning.set_speed_known(settings.law is not None, now):
+            self._unlearned()
+        for entry in common.classes:
+            self.classes[entry.name].reconfigure(entry)
+        self.bursts_s = _bursts_s(common)
+        self.queue.reconfigure(_rules(common), strict=common.class_order is _STRICT)
         for endpoint in self.endpoints.values():
             endpoint.pool_settings = settings
             endpoint.stale_after_s = common.stale_after_s
@@ -75,8 +112,16 @@ class Pool:
 
     def add_endpoint(self, endpoint_id: EndpointId, order: int) -> None:
         """An endpoint was configured or discovered."""
-        endpoint = Endpoint(endpoint_id, order, self.settings, self.tightest_s(), self.common.stale_after_s)
+        endpoint = Endpoint(
+            endpoint_id,
+            order,
+            self.settings,
+            self.tightest_s(),
+            self.common.stale_after_s,
+            curves=self.curves,
+        )
         endpoint.share = self.share
+        endpoint.meter.speed = self.known_speeds.get(endpoint_id, endpoint.meter.speed)
         self.endpoints[endpoint_id] = endpoint
         self.books.endpoints[endpoint_id] = endpoint.books
 
@@ -140,9 +185,12 @@ class Pool:
             unknown = endpoint.state is EndpointState.DOWN and not endpoint.described
             if endpoint.state is not EndpointState.REMOVED and not unknown:
                 present.append(endpoint)
-        self.context_tokens = _largest([e.info.context_tokens for e in present])
+        self.pricing.context_tokens = _largest([e.info.context_tokens for e in present])
         self.kv_limit = _largest([e.kv_limit for e in present])
         self.kv_capacity = _largest([e.kv_limit_at(1.0) for e in present])
+        told = _largest([e.info.kv_tokens for e in present])
+        if told and told != self.pricing.law.kv_tokens:
+            self.pricing.law = replace(self.pricing.law, kv_tokens=told)
 
     def has_place(self) -> bool:
         """True if the cap over all endpoints allows one more request."""
@@ -160,92 +208,238 @@ class Pool:
 
     # What a request would cost
 
-    def cost_of(self, demand: Demand) -> Cost:
+    def price(self, demand: Demand) -> Price:
         """Estimate a request."""
-        prompt = demand.prompt_tokens
-        if prompt is None:
-            prompt = self.ratio.estimate(demand.prompt_bytes)
-        prompt += demand.extra_prompt_tokens
-        room = (self.context_tokens or 2 * self.law.kv_tokens) - prompt
-        expected, reserved = self.lengths.expect(demand.class_name, demand.max_output_tokens, room)
-        estimate = cost.estimate(
-            self.law,
-            prompt_tokens=prompt,
-            expected_output=expected,
-            reserved_output=reserved,
-            samples=demand.samples,
-            generates=demand.generates,
-        )
+        price = self.pricing.price(demand)
         limit = self.kv_limit
-        if limit is not None and estimate.kv_tokens > limit:
+        if limit is not None and price.cost.kv_tokens > limit:
             # It can only run alone, and then it has the whole cache: book exactly that.
-            return replace(estimate, kv_tokens=limit)
-        return estimate
-
-    def surely_needs(self, demand: Demand) -> int:
-        """Prompt tokens that the request has at the very least: what a refusal for size rests on."""
-        if demand.prompt_tokens is not None:
-            return demand.prompt_tokens
-        return self.ratio.at_least(demand.prompt_bytes)
+            return Price(replace(price.cost, kv_tokens=limit), price.lengths, price.cap)
+        return price
 
     # How long it would wait
 
-    def ahead_us(self, class_name: str) -> int:
-        """Work queued before an arrival of this class."""
-        classes = self.books.classes
-        return sum(classes[name].work_us for name in self.queues.ahead(class_name))
+    def class_rate_us_per_s(self, class_name: str) -> float:
+        """Work per second that this class gets while all that wait now are waiting."""
+        state = self.classes[class_name]
+        weights = self.queue.backlogged_weight(with_class=state.index)
+        return self.drain_us_per_s() * state.settings.weight / weights
 
-    def ahead_requests(self, class_name: str) -> int:
-        """Requests queued before an arrival of this class."""
-        classes = self.books.classes
-        return sum(classes[name].requests for name in self.queues.ahead(class_name))
+    def base_wait_s(self, class_name: str, ahead_us: float, work_us: int, now: float) -> float:
+        """Wait of a request, before what experience says of such waits.
 
-    def predict_wait_s(self, class_name: str) -> float:
-        """Predicted wait of an arrival of this class that cannot start at once."""
-        return wait.predict_wait_s(
-            self.settings.wait_predictor, self.books, self.ahead_us(class_name), self.drain_us_per_s()
+        Args:
+            ahead_us: work queued ahead of it.
+            work_us: its own.
+        """
+        books, rate = self.books.in_flight, self.drain_us_per_s()
+        if self.settings.wait_predictor == "plain":
+            return plain_wait_s(ahead_us=ahead_us, in_flight_us=books.work_us, drain_us_per_s=rate)
+        base_s = backlog_wait_s(
+            ahead_us=ahead_us,
+            in_engine_us=self.prefill_in_engines_us(),
+            drain_us_per_s=rate,
+            first_release_s=first_release_s(
+                in_flight_us=books.work_us, in_flight_requests=books.requests, drain_us_per_s=rate
+            ),
+            arriving_us_per_s=self.arriving_us_per_s(class_name, now),
         )
+        state = self.classes[class_name]
+        if state.settings.order is not _SJF:
+            return base_s
+        rate = self.class_rate_us_per_s(class_name)
+        return wait_among_smaller_s(
+            base_s,
+            rate_us_per_s=rate,
+            arriving_us_per_s=state.arrivals.per_s(now),
+            sizes=state.sizes,
+            work_us=work_us,
+            aging_s=state.settings.aging,
+        )
+
+    def prefill_in_engines_us(self) -> int:
+        """Prefill that was sent and has not come back."""
+        pending_us = 0
+        for endpoint in self.endpoints.values():
+            pending_us += endpoint.pending_prefill_us
+        return pending_us
+
+    def arriving_us_per_s(self, class_name: str, now: float) -> float:
+        """Work per second that will arrive in other classes and be served before a request that waits in this one.
+
+        In strict order that of the higher ranks. By weight that of classes which get all they ask for, so that
+        nothing of them waits: at most their share. What classes with a backlog take is in the work ahead already.
+        """
+        own = self.classes[class_name]
+        strict = self.common.class_order is _STRICT
+        per_weight = 0.0
+        if not strict:
+            per_weight = self.drain_us_per_s() / self.queue.backlogged_weight(with_class=own.index)
+        arriving = 0.0
+        for name, state in self.classes.items():
+            if name == class_name:
+                if strict:
+                    break
+                continue
+            if strict:
+                arriving += state.arrivals.per_s(now)
+            elif not self.books.classes[name].requests:
+                share = per_weight * state.settings.weight
+                arriving += min(state.arrivals.per_s(now), share)
+        return arriving
+
+    def predict_wait_s(self, class_name: str, now: float) -> float:
+        """Predicted wait of a usual request of this class that would come now and could not start at once."""
+        state = self.classes[class_name]
+        usual = Waiter(
+            _LAST,
+            state.index,
+            ANONYMOUS,
+            1.0,
+            self.pricing.usual_work_us(),
+            0,
+            now,
+            now + state.settings.wait_budget_s,
+            False,
+        )
+        base_s = self.base_wait_s(class_name, self.queue.work_ahead(usual)[0], usual.work_us, now)
+        return state.waits.predict(base_s)
 
     def max_class_work_us(self, settings: ClassSettings) -> float | None:
         """Bound on the work a class may have waiting; None while it is not known what drains."""
         if settings.max_queue_gpu_s is not None:
             return self.settings.to_work_us(settings.max_queue_gpu_s * self.share)
-        return None if self.learning else self.drain_us_per_s() * settings.wait_budget_s
+        if not self.learning.may_refuse:
+            return None
+        return self.class_rate_us_per_s(settings.name) * settings.wait_budget_s
 
     # What it learns
 
-    def learn_end(self, ticket: Ticket, usage: Usage | None) -> None:
-        """A request finished whole."""
-        self.finished += 1
+    def learn_end(
+        self, ticket: Ticket, usage: Usage | None, output_tokens: int, now: float, *, whole: bool
+    ) -> None:
+        """A dispatched request is over.
+
+        Args:
+            usage: what the engine said of it.
+            output_tokens: of all samples; without usage the events stand in, nearly one a token for most engines.
+            whole: True if its answer came to its own end.
+        """
         demand = ticket.demand
-        if usage is not None and demand.prompt_tokens is None:
-            self.ratio.observe(demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens)
-        # Without usage the events stand in: nearly one a token for most engines.
-        output = usage.output_tokens if usage is not None else ticket.output_events
-        if demand.generates and output:
-            samples = demand.samples
-            self.lengths.observe(demand.class_name, output // samples if samples > 1 else output)
-        if self.learning and self.finished >= LEARNED_REQUESTS:
-            self._learning_may_end()
+        if usage is not None:
+            self.pricing.learn_usage(demand, usage)
+        self.pricing.learn_output(demand, ticket.price, output_tokens, whole=whole)
+        if whole:
+            self.finished += 1
+            self.learned(now)
 
-    def learn_wait(self, ticket: Ticket) -> None:
-        """A request that had to wait was dispatched."""
-        self.errors.observe(ticket.predicted_wait_s, ticket.waited_s)
-        if self.learning:
-            self._learning_may_end()
-        elif self.settings.law is None:
-            median = self.errors.median
-            self.learning = median is not None and median > UNLEARNED_ERROR
+    def follow(self, endpoint: Endpoint, now: float) -> None:
+        """What runs at an endpoint has changed, or how fast it is."""
+        self.queue.allow_bursts(self.drain_us_per_s(), self.bursts_s)
+        endpoint.follow(self.pricing.law, self.tightest_tpot_s(endpoint), now)
 
-    def _learning_may_end(self) -> None:
-        """Whether predictions may refuse from now on (cold start)."""
-        if self.finished < LEARNED_REQUESTS:
-            return
+    def tightest_tpot_s(self, endpoint: Endpoint) -> float:
+        """The tightest TPOT objective of the streams that are decoding there; infinite if there is none."""
+        tightest = inf
+        for ticket in endpoint.running.values():
+            tpot_s = ticket.settings.tpot_s
+            if tpot_s < tightest and ticket.demand.stream and ticket.first_token_s is not None:
+                tightest = tpot_s
+        return tightest
+
+    def learn_law(self, now: float) -> bool:
+        """Count by the law learned of an engine. True if that changed what requests cost."""
+        if self.settings.law is not None or now < self.law_due_s:
+            return False
+        self.law_due_s = now + LAW_TAKEN_EVERY_S
+        best: Endpoint | None = None
         for endpoint in self.endpoints.values():
-            if endpoint.meter.is_trusted and endpoint.is_up:
-                median = self.errors.median
-                self.learning = median is None or median >= LEARNED_ERROR
-                return
+            learner = endpoint.sources.learner
+            if learner.is_trusted and (best is None or learner.steps > best.steps_seen):
+                best = endpoint
+        if best is None:
+            return False
+        slots, firm = best.request_limit
+        law = best.sources.learner.law(kv_tokens=best.info.kv_tokens, max_requests=slots if firm else None)
+        per_step = best.sources.pace.tokens_per_step
+        if per_step > 1.0 and best.sources.pace.is_known:
+            # Speculative decoding: a step gives each sequence several tokens, and costs are for each token.
+            law = replace(law, c0_s=law.c0_s / per_step, c2_s=law.c2_s / per_step, c3_s=law.c3_s / per_step)
+        factor = self.pricing.take_law(law)
+        if factor is None:
+            return False
+        for endpoint in self.endpoints.values():
+            endpoint.meter.rescale(factor)
+        return True
+
+    def learn_wait(self, ticket: Ticket, now: float) -> None:
+        """A request that had to wait was dispatched."""
+        forecast = ticket.forecast
+        if forecast is not None:
+            self.errors.observe(forecast.expected_s, ticket.waited_s)
+            self.classes[ticket.demand.class_name].waits.served(forecast, ticket.waited_s)
+            self.learned(now)
+
+    def learn_cut_wait(self, ticket: Ticket) -> None:
+        """A waiting request was turned away or left: it would have waited longer."""
+        forecast = ticket.forecast
+        if forecast is not None and not ticket.attempts:
+            self.classes[ticket.demand.class_name].waits.cut_short(forecast, ticket.waited_s)
+
+    def refused_on_prediction(self, class_name: str, now: float) -> None:
+        """A request was refused at arrival for its predicted wait."""
+        self.classes[class_name].waits.refused(self.books.classes[class_name].requests)
+        if self.learning.refused_on_prediction(now):
+            self._unlearned()
+
+    def learned(self, now: float) -> None:
+        """Whether predictions may refuse from now on, or may not any more (cold start)."""
+        steps = 0
+        for endpoint in self.endpoints.values():
+            steps += endpoint.steps_seen
+        in_order = self.learning.phase is CAUTIOUS and coverage_in_order(
+            [state.waits for state in self.classes.values()]
+        )
+        if self.learning.observed(steps, self.finished, self.errors.median, in_order, now):
+            self._unlearned()
+
+    def watch_idle(self, now: float) -> None:
+        """Which endpoint has been idle for longest may have changed, or the time of the guard has come."""
+        longest: float | None = None
+        for endpoint in self.endpoints.values():
+            since = endpoint.idle_since_s
+            if endpoint.state is _UP and since is not None and (longest is None or since < longest):
+                longest = since
+        if self.learning.endpoint_idle_since(now, longest):
+            self._unlearned()
+
+    def _unlearned(self) -> None:
+        """The pool went back to learning."""
+        self.errors.forget()
+        for state in self.classes.values():
+            state.waits.doubt()
+
+
+def _rules(common: Settings) -> tuple[ClassRules, ...]:
+    """How the classes are served. In strict order each has its part of all weights as a floor."""
+    total = sum(c.weight for c in common.classes)
+    return tuple(
+        ClassRules(
+            KeyRule(c.order, c.aging, c.short_weight),
+            weight=c.weight,
+            max_share=c.max_share,
+            floor=c.weight / total,
+        )
+        for c in common.classes
+    )
+
+
+def _bursts_s(common: Settings) -> tuple[float, ...]:
+    """For how many seconds each class may save its share: the tighter its budget, the longer."""
+    tightest_s = min(c.wait_budget_s for c in common.classes)
+    return tuple(
+        BURST_S * (tightest_s / c.wait_budget_s if c.wait_budget_s > 0 else 1.0) for c in common.classes
+    )
 
 
 def _largest(values: list[int | None]) -> int | None:

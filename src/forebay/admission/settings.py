@@ -58,6 +58,39 @@ class OnStale(Enum):
     """Dispatch whatever the books say."""
 
 
+@unique
+class Order(Enum):
+    """Who of one tenant's requests is served first; the value is what configuration says."""
+
+    SJF = "sjf"
+    """The shortest, with aging: a longer one is overtaken for a bounded time only."""
+    FIFO = "fifo"
+    """The first to come."""
+    EDF = "edf"
+    """The one that must start soonest."""
+
+
+@unique
+class ClassOrder(Enum):
+    """How classes share an engine; the value is what configuration says."""
+
+    WEIGHTED = "weighted"
+    """GPU-seconds by weight among the classes that have requests waiting."""
+    STRICT = "strict"
+    """By rank, except that a class below its guaranteed share (its part of all weights) comes first."""
+
+
+@unique
+class Displace(Enum):
+    """Which waiters a newcomer may push out; the value is what configuration says."""
+
+    OFF = "off"
+    LOWER = "lower"
+    """Those of less important classes."""
+    SAME = "same"
+    """Those of its own class as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassSettings:
     """A priority class. Order in `Settings.classes` is rank, first is most important."""
@@ -79,10 +112,28 @@ class ClassSettings:
     """A dispatched request from which no byte has come for this long is ended."""
     on_stale: OnStale = OnStale.OWN_COUNT
     """What to do at an engine that tells its load and has not done so for `Settings.stale_after_s`."""
+    order: Order = Order.SJF
+    """Among the waiting requests of one tenant."""
+    aging_s: float | None = None
+    """With `SJF`: a request of twice the cost is overtaken for this long at most; None means half the wait budget."""
+    short_tokens: int = 0
+    """Requests expected to make fewer output tokens are short; 0: none is."""
+    short_weight: float = 1.0
+    """With `SJF`: a short request counts as if its cost were divided by this."""
+    max_share: float = 1.0
+    """Part of the pool's GPU-seconds that the class may get while others wait."""
+    confidence: float = 0.5
+    """A request is refused if this quantile of its predicted wait is over its budget."""
+
+    @property
+    def aging(self) -> float:
+        """Seconds per doubling of the cost, with the default applied."""
+        aging_s = self.wait_budget_s / 2 if self.aging_s is None else self.aging_s
+        return aging_s if aging_s > 0 else 1.0
 
 
 ZERO_CONFIGURATION_CLASSES = (
-    ClassSettings("realtime", ttft_s=1.5, tpot_s=0.08, wait_budget_s=1.5, weight=3, value=3),
+    ClassSettings("realtime", ttft_s=1.5, tpot_s=0.08, wait_budget_s=1.5, weight=3, value=3, confidence=0.9),
     ClassSettings("standard", ttft_s=5.0, tpot_s=0.12, wait_budget_s=5.0, weight=5, value=2),
     ClassSettings("batch", ttft_s=60.0, tpot_s=0.2, wait_budget_s=60.0, weight=2, value=1),
 )
@@ -114,6 +165,8 @@ class PoolSettings:
     hold_without_endpoints_s: float = 0.0
     wait_predictor: str = "backlog"
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""
+    target_utilization: float | None = None
+    """Above this utilisation nothing more is dispatched (`queue_policy`); None is no ceiling."""
 
     def to_work_us(self, gpu_s: float) -> int:
         """GPU-seconds to integer micro-endpoint-seconds."""
@@ -131,6 +184,10 @@ class Settings:
     pools: tuple[PoolSettings, ...]
     classes: tuple[ClassSettings, ...] = ZERO_CONFIGURATION_CLASSES
     default_class: str = "standard"
+    class_order: ClassOrder = ClassOrder.WEIGHTED
+    displace: Displace = Displace.LOWER
+    refuse_hopeless: bool = False
+    """Refuse a client's deadline that an idle endpoint could not meet; False only records it."""
     max_waiting_bytes: int = 256 * 1024 * 1024
     """Bodies of waiting requests, over all pools."""
     max_attempts: int = 2

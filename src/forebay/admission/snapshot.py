@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay.admission.learning import LearningView
 from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId
 
 
@@ -56,6 +57,8 @@ class PoolView:
 
     name: str
     learning: bool
+    """True while nobody is refused on a predicted wait."""
+    learned: LearningView
     waiting_requests: int
     waiting_gpu_s: float
     in_flight_requests: int

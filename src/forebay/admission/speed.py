@@ -61,3 +61,8 @@ class DrainMeter:
         self._since_s = now
         self._work_us = 0
         self._ended = 0
+
+    def rescale(self, factor: float) -> None:
+        """Work is counted in a unit that is 1 ÷ `factor` of the old one from now on."""
+        self.speed = min(max(self.speed * factor, SLOWEST), FASTEST)
+        self._since_s = None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from forebay.admission.feasibility import Entry
 from forebay.admission.ledger import Booking
 from forebay.admission.model import Cost, Demand, EndpointId
+from forebay.admission.pricing import Price
 from forebay.admission.settings import ClassSettings
+from forebay.admission.wait import Forecast
+from forebay.admission.waiter import Waiter
 
 if TYPE_CHECKING:
     from forebay.admission.endpoints import Endpoint
@@ -28,32 +31,104 @@ NEW, WAITING, RUNNING, ENDED = Phase
 """The same as plain names: up to Python 3.11, looking a member up in its enum costs as much as a call."""
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
+class Ticket(Waiter):
     """Mutable; owned by the controller, filed in a queue while waiting and at an endpoint while running."""
 
-    demand: Demand
-    pool: Pool
-    settings: ClassSettings
-    cost: Cost
-    booking: Booking
-    arrived_s: float
-    phase: Phase = Phase.NEW
-    queued_s: float = 0.0
-    """When the present wait began."""
-    wait_until_s: float = 0.0
-    waited_s: float = 0.0
-    """Queue time so far: it ends at dispatch."""
-    predicted_wait_s: float = 0.0
-    position: int = 0
-    endpoint: Endpoint | None = None
-    """Where it runs, or ran last."""
-    dispatched_s: float = 0.0
-    first_token_s: float | None = None
-    last_byte_s: float = 0.0
-    output_events: int = 0
-    credited_us: int = 0
-    """Part of the work already credited to the endpoint's speed."""
-    attempts: int = 0
-    tried: set[EndpointId] = field(default_factory=set)
-    """Endpoints that failed it. Only ever asked for membership, never iterated."""
+    __slots__ = (
+        "attempts",
+        "booking",
+        "credited_us",
+        "demand",
+        "dispatched_s",
+        "endpoint",
+        "entry",
+        "first_token_s",
+        "forecast",
+        "last_byte_s",
+        "output_events",
+        "phase",
+        "pool",
+        "position",
+        "predicted_wait_s",
+        "price",
+        "queued_s",
+        "settings",
+        "tried",
+        "waited_s",
+    )
+
+    def __init__(  # noqa: PLR0917 - by position: one is built for each request
+        self,
+        demand: Demand,
+        pool: Pool,
+        settings: ClassSettings,
+        price: Price,
+        booking: Booking,
+        arrived_s: float,
+        rank: int = 0,
+    ) -> None:
+        """A request that has just come.
+
+        Args:
+            rank: of its class, 0 is the most important.
+        """
+        super().__init__(
+            demand.ticket,
+            rank,
+            demand.tenant,
+            1.0,
+            booking.work_us,
+            booking.kv_tokens,
+            arrived_s,
+            0.0,
+            price.cost.output_tokens < settings.short_tokens,
+        )
+        self.demand = demand
+        self.pool = pool
+        self.settings = settings
+        self.price = price
+        self.booking = booking
+        self.phase = NEW
+        self.queued_s = 0.0
+        """When the present wait began."""
+        self.waited_s = 0.0
+        """Queue time so far: it ends at dispatch."""
+        self.predicted_wait_s = 0.0
+        self.forecast: Forecast | None = None
+        """What was said of its wait when it began; None if it did not have to wait, or nobody could say."""
+        self.entry: Entry | None = None
+        """Its place among the deadlines of its class, while it waits."""
+        self.position = 0
+        self.endpoint: Endpoint | None = None
+        """Where it runs, or ran last."""
+        self.dispatched_s = 0.0
+        self.first_token_s: float | None = None
+        self.last_byte_s = 0.0
+        self.output_events = 0
+        self.credited_us = 0
+        """Part of the work already credited to the endpoint's speed."""
+        self.attempts = 0
+        self.tried: set[EndpointId] = set()
+        """Endpoints that failed it. Only ever asked for membership, never iterated."""
+
+    @property
+    def rank(self) -> int:
+        """Of its class, 0 is the most important."""
+        return self.class_index
+
+    @property
+    def rank_is_first(self) -> bool:
+        """True for the most important class, which may use a little more of what is scarce."""
+        return not self.class_index
+
+    @property
+    def cost(self) -> Cost:
+        """What it is expected to take."""
+        return self.price.cost
+
+    def book_as(self, price: Price, booking: Booking) -> None:
+        """It was estimated anew. Not while it is filed in a queue."""
+        self.price = price
+        self.booking = booking
+        self.work_us = booking.work_us
+        self.kv_tokens = booking.kv_tokens

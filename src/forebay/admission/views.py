@@ -13,7 +13,8 @@ def pool_view(pool: Pool, now: float) -> PoolView:
     max_work_us = pool.max_work_us()
     return PoolView(
         name=pool.settings.name,
-        learning=pool.learning,
+        learning=not pool.learning.may_refuse,
+        learned=pool.learning.view(),
         waiting_requests=books.waiting.requests,
         waiting_gpu_s=to_gpu_s(books.waiting.work_us),
         in_flight_requests=books.in_flight.requests,
@@ -22,9 +23,9 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         max_requests=pool.settings.max_pool_requests,
         drain_gpu_s_per_s=to_gpu_s(round(pool.drain_us_per_s())),
         wait_error_median=pool.errors.median,
-        bytes_per_prompt_token=pool.ratio.bytes_per_token,
+        bytes_per_prompt_token=pool.pricing.ratio.bytes_per_token,
         classes=tuple(
-            ClassView(name, account.requests, to_gpu_s(account.work_us), pool.predict_wait_s(name))
+            ClassView(name, account.requests, to_gpu_s(account.work_us), pool.predict_wait_s(name, now))
             for name, account in books.classes.items()
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING
 from forebay.admission.settings import (
     OPTIMISTIC_LAW,
     ZERO_CONFIGURATION_CLASSES,
+    ClassOrder,
     ClassSettings,
+    Displace,
     OnStale,
+    Order,
     PoolSettings,
     Settings,
     SpeedLaw,
 )
+from forebay.admission.utilization import target_of
 from forebay.config.checks import default_class_of
 from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.loading import Loaded
@@ -34,6 +38,7 @@ ProfileReader = Callable[[str], "EngineProfile"]
 """Takes a profile's name or path; raises `ValueError`, `LookupError` or `OSError` with a reason."""
 
 _DEFAULT_TPOT_S = 0.12
+_DEFAULT_CONFIDENCE = 0.5
 
 
 def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: ProfileReader) -> Settings:
@@ -69,6 +74,9 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         if config.classes is None
         else tuple(_class_settings(name, entry) for name, entry in config.classes.items()),
         default_class=default_class,
+        class_order=ClassOrder(config.class_order),
+        displace=Displace(config.displace),
+        refuse_hopeless=config.refuse_hopeless,
         max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,
     )
 
@@ -86,6 +94,7 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         max_queue=pool.max_queue,
         hold_without_endpoints_s=pool.hold_without_endpoints,
         wait_predictor=pool.wait_predictor,
+        target_utilization=target_of(pool.queue_policy),
     )
 
 
@@ -107,6 +116,14 @@ def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
         max_queue_gpu_s=entry.max_queue_gpu_seconds,
         idle_stream_s=entry.idle_stream,
         on_stale=OnStale(entry.on_stale),
+        order=Order(entry.order),
+        aging_s=entry.aging,
+        short_tokens=entry.short_tokens,
+        short_weight=entry.short_weight,
+        max_share=entry.max_share,
+        confidence=entry.confidence
+        if entry.confidence is not None
+        else (known.confidence if known else _DEFAULT_CONFIDENCE),
     )
 
 

@@ -37,17 +37,13 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
             "mode",
-            "class_order",
-            "displace",
             "plans",
             "tenants",
             "anonymous",
             "rules",
             "trusted_proxies",
             "shared_state",
-            "state_file",
             "record",
-            "refuse_hopeless",
         }
     ),
     "pools[]": frozenset(
@@ -56,7 +52,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "group",
             "share",
             "fallback",
-            "queue_policy",
             "passthrough",
             "forward_authorization",
             "upstream_key",
@@ -67,14 +62,8 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     ),
     "classes.*": frozenset(
         {
-            "max_share",
-            "order",
-            "aging",
-            "short_tokens",
-            "short_weight",
             "max_stream",
             "admit_below_utilization",
-            "confidence",
             "mode",
         }
     ),
@@ -202,6 +191,8 @@ class Pool(_Strict):
     """How long requests wait when no endpoint can serve them; 0 answers 503 at once."""
     wait_predictor: Literal["backlog", "plain"] = "backlog"
     """`backlog`: work ahead ÷ drain rate. `plain`: all work in flight and ahead ÷ drain rate, which refuses earlier."""
+    queue_policy: Literal["latency", "balanced", "throughput"] | None = None
+    """Ceiling on the pool's utilisation: 0.70, 0.85 or 0.95. Unset is none."""
 
     @field_validator("name")
     @classmethod
@@ -226,11 +217,10 @@ class ClassEntry(_Strict):
     wait_budget: Annotated[Duration, Field(ge=0)] | None = None
     """Longest a request may wait here, predicted or real; unset means the TTFT objective."""
     weight: Annotated[float, Field(gt=0)] | None = None
-    """Share of GPU time relative to other classes while both wait. 1 if unset. Not in force in this version, which
-    serves classes by rank."""
+    """Share of GPU time relative to other classes while both wait. 1 if unset."""
     value: Annotated[float, Field(gt=0)] | None = None
-    """Worth of one request that meets its objective, relative to other classes. 1 if unset. Not in force in this
-    version."""
+    """Worth of one request that meets its objective, relative to other classes: where not all can be on time, the least
+    worth for its cost goes. 1 if unset."""
     max_queue: Annotated[int, Field(ge=0)] | None = None
     """Waiting requests of this class; unset is unlimited, 0 refuses whatever cannot start at once."""
     max_queue_gpu_seconds: AutoNumber = None
@@ -239,6 +229,21 @@ class ClassEntry(_Strict):
     """A running request from which no byte has come for this long is ended."""
     on_stale: Literal["own_count", "last_known", "refuse", "admit"] = "own_count"
     """At an engine that no longer tells its load: go by own books, by the last sample, refuse, or let all in."""
+    order: Literal["sjf", "fifo", "edf"] = "sjf"
+    """Among one tenant's waiting requests: shortest first with aging, first come first served, or the one that must
+    start soonest."""
+    aging: Annotated[Duration, Field(gt=0)] | None = None
+    """With `sjf`: a request of twice the cost is overtaken for this long at most, of four times the cost for twice as
+    long. Unset means half the wait budget."""
+    short_tokens: Annotated[int, Field(ge=0)] = 0
+    """Requests expected to make fewer output tokens than this are short."""
+    short_weight: Annotated[float, Field(ge=1)] = 1.0
+    """With `sjf`: a short request is ordered as if its cost were divided by this."""
+    max_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Part of the pool's GPU time that this class may get while others wait."""
+    confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """A request is refused if this quantile of its predicted wait is over its budget. Unset means 0.9 for realtime, 0.5
+    otherwise."""
 
 
 class Limits(_Strict):
@@ -271,6 +276,16 @@ class Config(_Strict):
     """Priority classes by rank; unset means realtime, standard, batch with their documented objectives."""
     default_class: str | None = None
     """Class of requests that name none; unset means `standard`, or the only class there is."""
+    class_order: Literal["weighted", "strict"] = "weighted"
+    """`weighted`: classes share GPU time by weight. `strict`: by rank, its part of all weights is the floor of each class."""
+    displace: Literal["off", "lower", "same"] = "lower"
+    """Which waiting requests a newcomer may push out when not all can be on time or a bound is reached: none, those of
+    less important classes, or those of its own class as well."""
+    refuse_hopeless: bool = False
+    """Refuse a client's deadline that even an idle engine could not meet (400); otherwise it is only recorded."""
+    state_file: str = "auto"
+    """Where what was learned of engines is kept over restarts: a file, `auto` (under the user's state directory), or
+    `none`."""
     limits: Limits = Limits()
     """Bounds on what one process holds."""
     grace: Annotated[Duration, Field(ge=0, le=86400)] = 30.0

@@ -25,7 +25,7 @@ class BodyRoom:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.taken_bytes = 0
-        self._retry_after = RetryAfter()
+        self._retry_after = RetryAfter(1)
 
     def left_bytes(self) -> int:
         """Room for further bodies."""
@@ -49,4 +49,4 @@ class BodyRoom:
 
     def promise_s(self) -> float:
         """When somebody who found no room may come back: soon, but not all at once."""
-        return self._retry_after.promise_s(GUESSED_WAIT_S)
+        return self._retry_after.absent(GUESSED_WAIT_S)

@@ -109,7 +109,8 @@ def client_limit_tokens(output_tokens: int) -> int:
 
 def request_work_s(law: SpeedLaw, prompt_tokens: int, output_tokens: int) -> float:
     """Endpoint-seconds that one request takes of a full engine: the closed form of `admission.cost`."""
-    return (prefill_us(law, prompt_tokens) + decode_us(law, prompt_tokens, output_tokens)) / MICRO
+    decode = decode_us(law, prompt_tokens, output_tokens, output_tokens * output_tokens)
+    return (prefill_us(law, prompt_tokens) + decode) / MICRO
 
 
 def mean_work_s(mix: Mix, law: SpeedLaw) -> float:

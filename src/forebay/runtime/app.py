@@ -12,6 +12,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import re
 import resource
 import signal
@@ -40,6 +41,7 @@ from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
 from forebay.runtime.polling import EngineClient, Polling
 from forebay.runtime.serving import ConfiguredPool, ServingDirectory
+from forebay.runtime.state_file import StateFile, state_path
 
 if TYPE_CHECKING:
     from forebay.enginemodel.profile import EngineProfile
@@ -120,6 +122,8 @@ class App:
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early_answers
         self.polling = self._polling(config)
+        path = state_path(config.state_file, config.listen, os.environ)
+        self._state = None if path is None else StateFile(path, self.driver.export_learned)
         self.endpoint_log = EndpointLog(self.snapshot, self.driver.now)
         log = RequestLog(self.driver.now, self.ids_of)
         self.driver.delivery.observe(
@@ -181,6 +185,10 @@ class App:
         except StartFailed:
             await self.server.close(0.0)
             raise
+        if self._state is not None:
+            for fault in self.driver.restore_learned(self._state.read()):
+                _log.warning("state file: not used of %s", fault)
+            self._state.start()
         for pool in config.pools:
             endpoints = tuple(EndpointId(str(endpoint)) for endpoint in pool.endpoints)
             self.driver.feed(EndpointsChanged(pool.name, endpoints))
@@ -231,6 +239,8 @@ class App:
         await self.polling.stop()
         self.gateway.close()
         self.driver.stop()
+        if self._state is not None and self.driver.broken is None:
+            await self._state.stop()
         await self.admin.stop()
         return self._exit_code
 

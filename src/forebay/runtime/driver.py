@@ -95,6 +95,14 @@ class Driver:
         """The core as it is; None once it has failed."""
         return None if self.broken is not None else self._controller.snapshot()
 
+    def export_learned(self) -> dict[str, object]:
+        """What the core has learned of the engines; empty once it has failed."""
+        return {} if self.broken is not None else self._controller.export_learned()
+
+    def restore_learned(self, learned: dict[str, object]) -> list[str]:
+        """Begin with what an earlier process learned. Returns what of it could not be used."""
+        return self._controller.restore_learned(learned, self._read_clock())
+
     def cut_all(self, detail: str) -> None:
         """The time to drain is over: who still waits is turned away, who still runs is told and ended."""
         if self.broken is None:

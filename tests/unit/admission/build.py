@@ -31,6 +31,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.gate import Verdict
 from forebay.admission.ledger import PoolBooks, booking_for
+from forebay.admission.length_law import BINS, LengthLaw
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import (
     Demand,
@@ -94,6 +95,16 @@ def reading(at_s: float, **fields: Any) -> EngineSample:
     return replace(EngineSample(at_s, running=0, waiting=0, kv_usage=0.0), **fields)
 
 
+AS_LONG_AS_MAY_BE: Final = LengthLaw([1.0] * BINS + [0.0], [1.0] * BINS + [0.0], 1000.0)
+"""Every answer ends at its limit: what is expected is what was asked for."""
+
+
+def know_lengths(pool: Pool) -> None:
+    """Let a pool expect every answer to be as long as its limit, so that costs are exact."""
+    key = pool.pricing.lengths._pool
+    key.law, key.left = AS_LONG_AS_MAY_BE, 1 << 60
+
+
 class Site:
     """One pool, its books and its lifecycle; endpoints are up unless told otherwise."""
 
@@ -109,7 +120,8 @@ class Site:
         self.life = Lifecycle(self.settings)
         own = self.settings.pools[0]
         books = self.life.ledger.pools[own.name] = PoolBooks(tuple(c.name for c in self.settings.classes))
-        self.pool = Pool(own, self.settings, books)
+        self.pool = Pool(own, self.settings, books, 0.0)
+        know_lengths(self.pool)
         for order, name in enumerate(endpoints):
             self.pool.add_endpoint(EndpointId(name), order)
             if up:
@@ -134,9 +146,12 @@ class Site:
     def ticket(self, number: int, now: float = 0.0, **changes: Any) -> Ticket:
         """A new ticket, filed nowhere."""
         wanted = demand(number, **changes)
-        cost = self.pool.cost_of(wanted)
+        price = self.pool.price(wanted)
         own = self.class_settings(wanted.class_name)
-        return Ticket(wanted, self.pool, own, cost, booking_for(wanted, cost), now)
+        rank = self.pool.classes[wanted.class_name].index
+        ticket = Ticket(wanted, self.pool, own, price, booking_for(wanted, price.cost), now, rank)
+        ticket.deadline_s = now + own.wait_budget_s
+        return ticket
 
     def queued(self, number: int, now: float = 0.0, predicted_wait_s: float = 0.0, **changes: Any) -> Ticket:
         """A ticket that waits from `now`."""
@@ -174,6 +189,8 @@ class Scenario:
         info: EngineInfo = VLLM,
     ) -> None:
         self.controller = Controller(settings or settings_for(pool), 0.0)
+        for live in self.controller._pools.values():
+            know_lengths(live)
         self.now = 0.0
         self.said: list[Effect] = []
         """Every effect so far."""

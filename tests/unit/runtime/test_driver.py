@@ -182,7 +182,8 @@ def test_core_that_fails_at_a_timer_fails_closed_too() -> None:
     bench.arrive()
     _, waiter = bench.arrive()
     break_core(bench)
-    bench.timers.fire()
+    while waiter.told == ["hold"]:  # the first timers only look whether it waits in vain
+        bench.timers.fire()
     assert ["hold", "evict draining"] == waiter.told
     assert [] == bench.timers.armed
 

@@ -1,0 +1,45 @@
+"""One class of one pool: what its waits have taught, what arrives in it, and when its waiters must start."""
+
+from __future__ import annotations
+
+from forebay.admission.arrival_rates import ArrivalRate, ArrivalSizes
+from forebay.admission.feasibility import DeadlineBuckets
+from forebay.admission.settings import ClassSettings
+from forebay.admission.wait import WaitModel
+
+SHORTEST_HORIZON_S = 0.01
+
+
+class ClassState:
+    """What a pool keeps for a class besides its queue."""
+
+    __slots__ = ("arrivals", "deadlines", "index", "settings", "sizes", "waits")
+
+    def __init__(self, settings: ClassSettings, index: int, *, corrects: bool) -> None:
+        """See the class.
+
+        Args:
+            index: its rank, 0 is the most important.
+            corrects: False leaves predictions as they are (`wait_predictor: plain`).
+        """
+        self.settings = settings
+        self.index = index
+        self.waits = WaitModel(settings.confidence, corrects=corrects)
+        self.arrivals = ArrivalRate()
+        self.sizes = ArrivalSizes()
+        self.deadlines = DeadlineBuckets(max(settings.wait_budget_s, SHORTEST_HORIZON_S))
+
+    def reconfigure(self, settings: ClassSettings) -> None:
+        """Take new settings. What was learned of waits stays; another confidence has to prove itself."""
+        if settings.confidence != self.settings.confidence:
+            learned, self.waits = (
+                self.waits.export(),
+                WaitModel(settings.confidence, corrects=self.waits.corrects),
+            )
+            self.waits.restore(learned)
+        self.settings = settings
+
+    def arrived(self, work_us: int, now: float) -> None:
+        """A request with so much expected work came."""
+        self.arrivals.add(now, work_us)
+        self.sizes.add(work_us)

@@ -1,0 +1,23 @@
+"""A waiter's place among the deadlines of its class: filed when its wait begins or its cost changes."""
+
+from __future__ import annotations
+
+from forebay.admission.feasibility import Entry
+from forebay.admission.shedding import firm_from_s
+from forebay.admission.tickets import Ticket
+
+
+def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
+    """A request waits, with a known deadline, and with this cost from now on."""
+    state = ticket.pool.classes[ticket.demand.class_name]
+    entry = ticket.entry = Entry(
+        ticket.deadline_s,
+        ticket.booking.work_us,
+        ticket.settings.value,
+        ticket.demand.ticket,
+        protected,
+        False,
+        ticket,
+        firm_from_s(now, ticket.deadline_s - now),
+    )
+    state.deadlines.add(entry, now)

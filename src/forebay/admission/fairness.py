@@ -1,0 +1,197 @@
+"""Fair time: who among competing flows has had least for its weight, and is served next.
+
+A flow is a tenant among the tenants of its class, or a class among the classes of a pool. The rule is self-clocked
+fair queueing (Golestani, INFOCOM 1994) with costs taken from the request at the head instead of fixed at arrival:
+
+    start tag    S = the flow's last finish tag; lifted to the fair time V when the flow gets work to wait
+    finish tag   F = S + cost of its head ÷ weight
+    next         the flow with the smallest F, ties by the arrival of its head
+    fair time    V = the largest finish tag that was ever served
+
+Both are in µs of work per unit of weight. For flows that have work waiting this keeps
+
+    S ≤ V ≤ S + (its largest cost ÷ weight)
+
+The left half holds since S is a finish tag that was served, the right half since whoever was served had the smallest F.
+So over any time in which two flows have work that can be placed, their served cost ÷ weight differs by at most the sum
+of their largest cost ÷ weight. Lifting is what denies credit for idling: a flow that comes back starts at V.
+
+What is charged is the estimate; `FairTime.correct` moves the finish tag when the truth is known, and the bound then
+holds for true costs but for the errors of what is in flight. A refund never takes a flow that waits below where it
+was lifted to, or it would be credit for having been idle.
+
+`ShareWindow` is the other measure: who was charged how much lately, for caps and floors. Nothing here knows what time
+it is, what a class is, or whether a request could be placed.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush, heapreplace
+from math import exp
+from typing import Final
+
+from forebay.admission.waiter import Waiter
+
+COMPACT_ABOVE: Final = 64
+WINDOW_S: Final = 10.0
+"""Time constant of the shares: what was charged so long ago counts 1/e."""
+_REBASE_AT: Final = 40.0
+"""In time constants; e^40 still leaves a double all its digits to add with."""
+
+
+class Flow:
+    """One of those who compete. What waits in it is a subclass's business."""
+
+    __slots__ = ("backlogged", "finish", "head", "lifted", "stamp")
+
+    def __init__(self) -> None:
+        self.finish = 0.0
+        """Finish tag of what it was served last: the start tag of what it is served next."""
+        self.lifted = 0.0
+        """Where its present backlog began."""
+        self.backlogged = False
+        self.head: Waiter | None = None
+        """The request that would be served next, and decides the tag; None if nothing may be served now."""
+        self.stamp = 0
+        """Number of its entry in the order; 0 if it has none."""
+
+
+class FairTime:
+    """The fair time of one level, and what moves it."""
+
+    __slots__ = ("now", "served")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """V: the largest finish tag served."""
+        self.served = 0.0
+        """The largest one served since the caller last set this to zero."""
+
+    def enter(self, flow: Flow, credit: float = 0.0) -> None:
+        """The flow gets work to wait.
+
+        Args:
+            flow: one that had none.
+            credit: how far behind the fair time it may stay: the burst of a class, or the cost ÷ weight of a request
+                that comes back from a failed attempt, which is served as if it had been paid for. It did not idle.
+        """
+        lowest = self.now - credit
+        if flow.finish < lowest:
+            flow.finish = lowest
+        flow.lifted = flow.finish
+        flow.backlogged = True
+
+    def serve(self, flow: Flow, amount: float, credit: float = 0.0) -> None:
+        """Charge cost ÷ weight to a flow, whether it has work waiting or not.
+
+        Args:
+            credit: as in `enter`, for a flow that has none.
+        """
+        finish = flow.finish
+        if not flow.backlogged and finish < self.now - credit:
+            finish = self.now - credit
+        finish += amount
+        flow.finish = finish
+        if finish > self.served:
+            self.served = finish
+            if finish > self.now:
+                self.now = finish
+
+    def correct(self, flow: Flow, amount: float) -> None:
+        """What was charged was too little (`amount` > 0) or too much (< 0)."""
+        flow.finish += amount
+        if flow.backlogged and flow.finish < flow.lifted:
+            flow.finish = flow.lifted
+
+    def pass_over(self, flow: Flow, amount: float) -> None:
+        """A backlogged flow could not be placed, and others were served before it. It keeps a claim to one request.
+
+        It stays ahead of all that were served since `served` was set to zero, by `amount`, the cost ÷ weight of its
+        head. With a larger claim, one that was held up for a minute would then hold up everybody else for as long.
+        """
+        lowest = self.served - amount
+        if flow.finish < lowest:
+            flow.finish = lowest
+
+
+class FlowOrder:
+    """Flows by the finish tag of their heads. Each step is O(log n) amortised.
+
+    Entries are not taken out when a tag changes: only the one that carries the flow's stamp means something.
+    """
+
+    __slots__ = ("_entries", "_live", "_stamp")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, int, Flow]] = []
+        self._live = 0
+        self._stamp = 0
+
+    def put(self, flow: Flow) -> None:
+        """File a flow anew: its head or its finish tag has changed."""
+        head = flow.head
+        entries = self._entries
+        if head is None:
+            if flow.stamp:
+                flow.stamp = 0
+                self._live -= 1
+            return
+        if not flow.stamp:
+            self._live += 1
+        self._stamp += 1
+        flow.stamp = self._stamp
+        entry = (flow.finish + head.work_us / head.weight, head.sequence, self._stamp, flow)
+        if entries and entries[0][3] is flow:
+            heapreplace(entries, entry)
+            return
+        heappush(entries, entry)
+        if len(entries) > 2 * self._live + COMPACT_ABOVE:
+            self._entries = [entry for entry in entries if entry[3].stamp == entry[2]]
+            heapify(self._entries)
+
+    def first(self) -> Flow | None:
+        """The flow to serve next; None if none has a head."""
+        entries = self._entries
+        while entries:
+            entry = entries[0]
+            flow = entry[3]
+            if flow.stamp == entry[2]:
+                return flow
+            heappop(entries)
+        return None
+
+    def __len__(self) -> int:
+        """Entries, dead ones included."""
+        return len(self._entries)
+
+
+class ShareWindow:
+    """Work charged to each class lately: charges fade with a time constant of `WINDOW_S`.
+
+    Amounts are kept scaled by e^(time ÷ WINDOW_S), so that nothing has to be done as time goes by: shares are ratios.
+    """
+
+    __slots__ = ("_amounts", "_origin_s")
+
+    def __init__(self, classes: int) -> None:
+        self._amounts = [0.0] * classes
+        self._origin_s = 0.0
+
+    def add(self, index: int, work_us: int, at_s: float) -> None:
+        """Count work charged at `at_s`; negative to take back some of what was charged then."""
+        exponent = (at_s - self._origin_s) / WINDOW_S
+        if exponent > _REBASE_AT:
+            fade = exp(-exponent)
+            self._amounts = [amount * fade for amount in self._amounts]
+            self._origin_s = at_s
+            exponent = 0.0
+        amount = self._amounts[index] + work_us * exp(exponent)
+        self._amounts[index] = amount if amount > 0.0 else 0.0
+
+    def is_above(self, index: int, share: float) -> bool:
+        """True if this class had more than `share` of it all."""
+        return self._amounts[index] > share * sum(self._amounts)
+
+    def is_below(self, index: int, share: float) -> bool:
+        """True if this class had less than `share` of it all. Of nothing, nobody had too little."""
+        return self._amounts[index] < share * sum(self._amounts)

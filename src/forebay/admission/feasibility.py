@@ -1,0 +1,377 @@
+"""Can everybody who waits still start in time, and if not, who is to be turned away.
+
+`DeadlineBuckets` holds the waiters of one class of one pool by the time until which each must have started (its
+start-by time: wait budget or client deadline). It is asked after each arrival and each wake whether a set of them
+cannot all be on time, and which ones to give up so that the rest can: those of the lowest value per work. It moves no
+ticket and knows no rule about who may be displaced (`shedding`); it has no clock.
+
+**What is reported.** Let S be waiters with total work W, drained at `rate`. In any order, one of them starts last, and
+not before all others have been worked off: at now + (W − work of that one) ÷ rate. So somebody in S is late, whatever
+the order, if
+
+    W > max over x in S of  rate × (start_by(x) − now) + work(x).
+
+That is tested for each S of "everybody up to a bucket". Of a bucket only the latest start-by and the largest work
+are known, and they may belong to two waiters: the right side is never too small. So nothing is reported that could be
+on time, not even without a bucket to spare; what is missed is overload inside one bucket.
+
+**Buckets.** Three rings of slots aligned in absolute time, so log-spaced in steps: by its distance when it comes, a
+waiter goes into a slot of 1/32 of the horizon, of 1/128 (distances up to an eighth) or of 1/1024 (up to a
+sixty-fourth). It stays in its slot until it leaves, so nothing is filed anew as time passes. Slots of different rings
+may overlap; they are taken by their ends, which keeps the test sound, since it holds for any S. About 64 are open at
+once, 68 at most besides those of overdue waiters; one holds what lies beyond the horizon.
+
+**Whom.** As in the pass of Moore and Hodgson (Moore, Management Science 15, 1968), by value per work: from everybody
+up to the first overloaded bucket, tenants above their fair share first, then the lowest value per work, then the
+youngest; again until nothing is overloaded or the limit is reached. Filing takes O(log n), the test one pass over the
+buckets. How close this comes to the exact pass is tested in `tests/property`.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Final, TypeAlias
+
+from forebay.admission.errors import MisuseError, invariant
+
+VICTIMS_PER_EVENT: Final = 4
+"""Most waiters given up in one call; the rest follows at the next wake."""
+PASSED_OVER_MAX: Final = 16
+"""Candidates that `allowed` may turn down in one call: bounds its cost where nearly nobody may be displaced."""
+
+FAR_SLOTS: Final = 32
+"""Slots of the coarsest ring in one horizon. Where nobody states a deadline, all waiters are in this ring."""
+MIDDLE_SLOTS: Final = 128
+MIDDLE_REACH: Final = 1 / 8
+"""Up to this part of the horizon the middle ring is used: 16 slots."""
+NEAR_SLOTS: Final = 1024
+NEAR_REACH: Final = 1 / 64
+"""Up to this part the finest one: 16 slots again."""
+ROUNDING_US: Final = 1
+"""Overload by no more than the unit of the books is none: it may be the rounding of times."""
+BUCKETS_MAX: Final = 96
+"""Above it, overdue buckets are folded into one."""
+
+_NEAR: Final = 0
+_MIDDLE: Final = 1
+_FAR: Final = 2
+_BEYOND: Final = 3
+_RINGS: Final = 4
+_GARBAGE: Final = 16
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One waiter. It is filed once; when its work or its deadline changes, it leaves and a new one is filed."""
+
+    start_by_s: float
+    """When it must have started; infinite if it may wait for ever."""
+    work_us: int
+    """What it is expected to take, as booked. Not changed while it is filed."""
+    value: float
+    """Of meeting its objective."""
+    sequence: int
+    """Order of arrival: the larger, the younger. Used once only."""
+    protected: bool
+    """Never displaced. May be set at any time, and not taken back."""
+    above_share: bool
+    """Its tenant was above its fair share when this one came to wait: it goes first."""
+    owner: object
+    """Whatever the caller knows it by."""
+    firm_from_s: float = inf
+    """After that it is not displaced (more than half its budget is gone)."""
+    bucket: Bucket | None = None
+    """Where it is filed. Kept by `DeadlineBuckets`."""
+    was_filed: bool = False
+
+
+_Victim: TypeAlias = tuple[int, float, int, int, Entry]
+"""Tenant within its share, value per work, minus sequence: the smallest goes first. The number decides before entries:
+a waiter that was filed anew has left an entry of the same sequence behind."""
+_Size: TypeAlias = tuple[int, int, Entry]
+"""Minus work, number."""
+
+
+class Bucket:
+    """Waiters of one slot of time. For `DeadlineBuckets` alone."""
+
+    __slots__ = ("_number", "count", "end_s", "key", "largest_us", "latest_s", "sizes", "victims", "work_us")
+
+    def __init__(self, key: int, end_s: float) -> None:
+        self.key = key
+        self.end_s = end_s
+        self.latest_s = -inf
+        """No start-by here is later. Kept when that waiter leaves: it stays a bound."""
+        self._number = 0
+        """Entries ever filed here."""
+        self.work_us = 0
+        self.count = 0
+        self.largest_us = 0
+        """Largest work of one waiter, exactly: victims are often the largest, and a bound would hide the rest."""
+        self.victims: list[_Victim] = []
+        """A heap of those that may be displaced, with some that have left."""
+        self.sizes: list[_Size] = []
+        """A heap of all, largest first, with some that have left."""
+
+    def file(self, entry: Entry) -> None:
+        """Take an entry in."""
+        entry.bucket = self
+        work_us = entry.work_us
+        self.work_us += work_us
+        self.count += 1
+        if entry.start_by_s > self.latest_s:
+            self.latest_s = entry.start_by_s
+        if work_us > self.largest_us:
+            self.largest_us = work_us
+        self._number += 1
+        heappush(self.sizes, (-work_us, self._number, entry))
+        if not entry.protected:
+            density = entry.value / work_us if work_us > 0 else inf
+            heappush(
+                self.victims, (0 if entry.above_share else 1, density, -entry.sequence, self._number, entry)
+            )
+
+    def drop(self, entry: Entry) -> None:
+        """Let an entry go; others stay."""
+        entry.bucket = None
+        self.work_us -= entry.work_us
+        self.count -= 1
+        if self.work_us < 0:
+            invariant(False, f"a waiter's work changed while it was filed: {entry.owner!r}")
+        if entry.work_us == self.largest_us:
+            self._find_largest()
+        keep = 2 * self.count + _GARBAGE
+        if len(self.sizes) > keep:
+            self.sizes = [size for size in self.sizes if size[2].bucket is self]
+            heapify(self.sizes)
+        if len(self.victims) > keep:
+            self.victims = [victim for victim in self.victims if victim[4].bucket is self]
+            heapify(self.victims)
+
+    def first(self, now: float) -> _Victim | None:
+        """Whom to give up first; None if nobody here may be displaced."""
+        victims = self.victims
+        while victims:
+            entry = victims[0][4]
+            if entry.bucket is self and not entry.protected and now <= entry.firm_from_s:
+                return victims[0]
+            heappop(victims)  # it is gone, or firm for good
+        return None
+
+    def _find_largest(self) -> None:
+        sizes = self.sizes
+        while sizes and sizes[0][2].bucket is not self:
+            heappop(sizes)
+        self.largest_us = -sizes[0][0] if sizes else 0
+
+
+class DeadlineBuckets:
+    """The waiters of one class of one pool, by when they must start."""
+
+    __slots__ = ("_by_key", "_far_s", "_horizon_s", "_middle_s", "_near_s", "_order", "count", "work_us")
+
+    def __init__(self, horizon_s: float) -> None:
+        """Open no bucket yet.
+
+        Args:
+            horizon_s: the class's wait budget, the longest a start-by time lies ahead; above 0. Whoever has longer
+                shares one bucket.
+        """
+        if not 0 < horizon_s < inf:
+            raise MisuseError(f"the horizon must be positive and finite, not {horizon_s}")
+        self._horizon_s = horizon_s
+        self._far_s = horizon_s / FAR_SLOTS
+        self._middle_s = horizon_s / MIDDLE_SLOTS
+        self._near_s = horizon_s / NEAR_SLOTS
+        self._order: list[Bucket] = []
+        """Open buckets, none of them empty, by their ends."""
+        self._by_key: dict[int, Bucket] = {}
+        self.count = 0
+        self.work_us = 0
+
+    def add(self, entry: Entry, now: float) -> None:
+        """File a waiter. Raises: MisuseError if it was filed before."""
+        if entry.was_filed:
+            raise MisuseError("an entry is filed once")
+        entry.was_filed = True
+        start_by_s = entry.start_by_s
+        if start_by_s < now:
+            start_by_s = now
+        distance_s = start_by_s - now
+        if distance_s > self._horizon_s:
+            key, end_s = _BEYOND, inf
+        else:
+            if distance_s > self._horizon_s * MIDDLE_REACH:
+                ring, width_s = _FAR, self._far_s
+            elif distance_s > self._horizon_s * NEAR_REACH:
+                ring, width_s = _MIDDLE, self._middle_s
+            else:
+                ring, width_s = _NEAR, self._near_s
+            slot = int(start_by_s // width_s)
+            key, end_s = slot * _RINGS + ring, (slot + 1) * width_s
+        bucket = self._by_key.get(key)
+        if bucket is None:
+            bucket = self._open(key, end_s, now)
+        bucket.file(entry)
+        self.count += 1
+        self.work_us += entry.work_us
+
+    def remove(self, entry: Entry) -> bool:
+        """A waiter is gone, to an endpoint or for good. False if it was not filed here any more."""
+        bucket = entry.bucket
+        if bucket is None:
+            return False
+        self.count -= 1
+        self.work_us -= entry.work_us
+        bucket.drop(entry)
+        if not bucket.count:
+            del self._by_key[bucket.key]
+            self._order.remove(bucket)
+        return True
+
+    def overload(self, now: float, rate_us_per_s: float, ahead_us: int = 0) -> int | None:
+        """Place of the first bucket up to which not all can start in time, in whatever order; None if there is none.
+
+        Args:
+            rate_us_per_s: work per second that this class gets. Nothing is known if it is not positive, and nothing
+                is reported then.
+            ahead_us: work that is served before all of these.
+        """
+        return self._overload_from(0, now, rate_us_per_s, ahead_us)
+
+    def take_victims(
+        self,
+        now: float,
+        rate_us_per_s: float,
+        limit: int = VICTIMS_PER_EVENT,
+        allowed: Callable[[Entry], bool] | None = None,
+        ahead_us: int = 0,
+    ) -> list[Entry]:
+        """Take out those to give up so that the others can start in time, at most `limit`. The caller ends them.
+
+        Where nobody up to an overloaded bucket may be displaced, the next overloaded one is looked at.
+
+        Args:
+            allowed: asked about each candidate besides what the entry itself says; None allows all.
+        """
+        taken: list[Entry] = []
+        passed_over: list[tuple[Bucket, _Victim]] = []
+        floor = 0
+        while len(taken) < limit and len(passed_over) <= PASSED_OVER_MAX:
+            place = self._overload_from(floor, now, rate_us_per_s, ahead_us)
+            if place is None:
+                break
+            victim = self._first_allowed(place, now, allowed, passed_over)
+            if victim is None:
+                floor = place + 1
+            else:
+                self.remove(victim)
+                taken.append(victim)
+        _put_back(passed_over)
+        return taken
+
+    def least_valuable(self, now: float, allowed: Callable[[Entry], bool] | None = None) -> Entry | None:
+        """Whom to give up first of all that wait, whether or not there is overload: for bounds. It stays filed."""
+        passed_over: list[tuple[Bucket, _Victim]] = []
+        found = self._first_allowed(len(self._order) - 1, now, allowed, passed_over)
+        _put_back(passed_over)
+        return found
+
+    def verify(self) -> None:
+        """Check that the totals are the sums of their parts. Raises: InvariantError. For tests and dumps."""
+        for bucket in self._order:
+            entries = [size[2] for size in bucket.sizes if size[2].bucket is bucket]
+            work = [entry.work_us for entry in entries]
+            invariant(bucket.count == len(entries) > 0, f"bucket {bucket.key} counts {bucket.count}")
+            invariant(bucket.work_us == sum(work), f"bucket {bucket.key} holds {bucket.work_us} µs")
+            invariant(bucket.largest_us == max(work), f"bucket {bucket.key} has a larger waiter")
+            invariant(
+                bucket.latest_s >= max(entry.start_by_s for entry in entries),
+                f"bucket {bucket.key} has a later waiter",
+            )
+            keep = 2 * bucket.count + _GARBAGE
+            invariant(len(bucket.sizes) <= keep, f"bucket {bucket.key} has garbage")
+            invariant(len(bucket.victims) <= keep + PASSED_OVER_MAX + 1, f"bucket {bucket.key} has garbage")
+            invariant(self._by_key[bucket.key] is bucket, f"bucket {bucket.key} is not found")
+        invariant(self.count == sum(bucket.count for bucket in self._order), "waiters are missing")
+        invariant(self.work_us == sum(bucket.work_us for bucket in self._order), "work is missing")
+        invariant(len(self._order) == len(self._by_key) <= BUCKETS_MAX + 1, "too many buckets")
+        ends = [bucket.end_s for bucket in self._order]
+        invariant(ends == sorted(ends), "buckets are out of order")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def _overload_from(self, floor: int, now: float, rate_us_per_s: float, ahead_us: int) -> int | None:
+        """The first overloaded place from `floor` on."""
+        if rate_us_per_s <= 0:
+            return None
+        work_us = ahead_us - ROUNDING_US
+        room_us = 0.0
+        place = 0
+        for bucket in self._order:
+            work_us += bucket.work_us
+            reach_us = rate_us_per_s * (bucket.latest_s - now) + bucket.largest_us
+            if reach_us > room_us:
+                room_us = reach_us
+            if work_us > room_us and place >= floor:
+                return place
+            place += 1  # noqa: SIM113 - enumerate costs more
+        return None
+
+    def _first_allowed(
+        self,
+        place: int,
+        now: float,
+        allowed: Callable[[Entry], bool] | None,
+        passed_over: list[tuple[Bucket, _Victim]],
+    ) -> Entry | None:
+        """Whom to give up first up to a place. Those turned down come out of their heaps, into `passed_over`."""
+        order = self._order
+        while True:
+            best: _Victim | None = None
+            home: Bucket | None = None
+            for index in range(place + 1):
+                victim = order[index].first(now)
+                if victim is not None and (best is None or victim < best):
+                    best, home = victim, order[index]
+            if best is None or home is None:
+                return None
+            if allowed is None or allowed(best[4]):
+                return best[4]
+            heappop(home.victims)
+            passed_over.append((home, best))
+            if len(passed_over) > PASSED_OVER_MAX:
+                return None
+
+    def _open(self, key: int, end_s: float, now: float) -> Bucket:
+        if len(self._order) >= BUCKETS_MAX:
+            self._fold_overdue(now)
+        bucket = Bucket(key, end_s)
+        self._by_key[key] = bucket
+        insort(self._order, bucket, key=_end_of)
+        return bucket
+
+    def _fold_overdue(self, now: float) -> None:
+        """Make one bucket of all whose time is over. Waiters are few there: their own alarm takes them out."""
+        overdue = [bucket for bucket in self._order if bucket.end_s <= now]
+        for bucket in overdue[1:]:
+            for size in bucket.sizes:
+                if size[2].bucket is bucket:
+                    overdue[0].file(size[2])
+            del self._by_key[bucket.key]
+            self._order.remove(bucket)
+
+
+def _end_of(bucket: Bucket) -> float:
+    return bucket.end_s
+
+
+def _put_back(passed_over: list[tuple[Bucket, _Victim]]) -> None:
+    """Those turned down now may be displaced another time."""
+    for bucket, victim in passed_over:
+        heappush(bucket.victims, victim)

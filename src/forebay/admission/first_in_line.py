@@ -1,0 +1,50 @@
+"""What the first in line waits for: the part of a wait that does not grow with the work ahead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LINE_DECAY: Final = 0.99
+LINE_ENOUGH: Final = 16
+LINE_EASE_S: Final = 0.2
+LINE_LEAST_SLOPE: Final = 0.5
+LINE_MOST_SLOPE: Final = 2.0
+LINE_MOST_S: Final = 10.0
+"""Longest time that the first in line may be taken to wait."""
+
+
+class FirstInLine:
+    """How long the first in line waits, with nothing before it: what no share of the work ahead explains.
+
+    A prompt under way must be worked off, and something of the right size must end. A straight line through the
+    waits, wait = α + β · computed, each weighted by 1 ÷ (computed + a little)² so that relative errors count, says it:
+    α ÷ β is added to what is computed, and the rest is the business of κ.
+    """
+
+    __slots__ = ("_count", "_square", "_weight", "_x", "_xy", "_y", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._count = 0
+        self._weight = self._x = self._y = self._square = self._xy = 0.0
+
+    def observe(self, computed_s: float, waited_s: float) -> None:
+        """One wait that was to last for `computed_s` by the work ahead of it."""
+        around = computed_s + LINE_EASE_S
+        weight = 1.0 / (around * around)
+        self._count += 1
+        self._weight = self._weight * LINE_DECAY + weight
+        self._x = self._x * LINE_DECAY + weight * computed_s
+        self._y = self._y * LINE_DECAY + weight * waited_s
+        self._square = self._square * LINE_DECAY + weight * computed_s * computed_s
+        self._xy = self._xy * LINE_DECAY + weight * computed_s * waited_s
+        if self._count < LINE_ENOUGH:
+            return
+        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        spread = self._square / self._weight - mean_x * mean_x
+        # With hardly any spread the line is drawn through κ = 1.
+        slope = 1.0
+        if spread > 0.01 * mean_x * mean_x:
+            slope = (self._xy / self._weight - mean_x * mean_y) / spread
+        slope = min(max(slope, LINE_LEAST_SLOPE), LINE_MOST_SLOPE)
+        self.seconds = min(max(mean_y / slope - mean_x, 0.0), LINE_MOST_S)

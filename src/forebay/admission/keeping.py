@@ -1,0 +1,77 @@
+"""What a pool has learned, as plain data for a state file, and back.
+
+What comes back is somebody's file: it may be of another version, another engine, or nonsense. Each part is taken if it
+is sound and left out if not, with a line that says so; nothing that is wrong here can do more than start a pool
+from other estimates, which it corrects as it would its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from math import inf
+
+from forebay.admission.pools import Pool
+from forebay.admission.settings import SpeedLaw
+
+SLOWEST_S = 10.0
+"""No coefficient of a law of speed is larger."""
+
+
+def export_pool(pool: Pool) -> dict[str, object]:
+    """All that a next start can use."""
+    law = pool.pricing.law
+    return {
+        "law": {field.name: getattr(law, field.name) for field in fields(law)},
+        "pricing": pool.pricing.export(),
+        "learning": pool.learning.export(),
+        "waits": {name: state.waits.export() for name, state in pool.classes.items()},
+        "speeds": {endpoint.id: endpoint.meter.speed for endpoint in pool.endpoints.values()},
+    }
+
+
+def restore_pool(pool: Pool, data: object, now: float) -> list[str]:
+    """Take up what `export_pool` gave. Returns what could not be used, in words for a log."""
+    if not isinstance(data, dict):
+        return ["it is no object"]
+    faults = []
+    if pool.settings.law is None and "law" in data:
+        law = _law(data["law"])
+        if law is None:
+            faults.append("its law of speed makes no sense")
+        else:
+            pool.pricing.law = law
+    try:
+        pool.pricing.restore(data.get("pricing"))
+    except ValueError as fault:
+        faults.append(f"what it knows of lengths: {fault}")
+    waits = data.get("waits")
+    for name, state in pool.classes.items():
+        known = waits.get(name) if isinstance(waits, dict) else None
+        if known is not None and not state.waits.restore(known):
+            faults.append(f"what it knows of waits of class {name!r} makes no sense")
+    if not faults and not pool.learning.restore(data.get("learning"), now):
+        faults.append("how far it had learned makes no sense")
+    speeds = data.get("speeds")
+    if isinstance(speeds, dict):
+        pool.known_speeds = {
+            name: float(speed)
+            for name, speed in speeds.items()
+            if isinstance(name, str) and isinstance(speed, int | float) and 0.0 < speed < inf
+        }
+    return faults
+
+
+def _law(data: object) -> SpeedLaw | None:
+    if not isinstance(data, dict):
+        return None
+    seconds = [data.get(name) for name in ("c0_s", "c1_s", "c2_s", "c3_s", "c4_s")]
+    good = [float(s) for s in seconds if isinstance(s, int | float) and 0.0 <= s <= SLOWEST_S]
+    kv_tokens, max_requests = data.get("kv_tokens"), data.get("max_requests")
+    if len(good) != len(seconds) or not sum(good) > 0.0:
+        return None
+    if not isinstance(kv_tokens, int) or not isinstance(max_requests, int):
+        return None
+    if kv_tokens < 1 or max_requests < 1:
+        return None
+    c0_s, c1_s, c2_s, c3_s, c4_s = good
+    return SpeedLaw(c0_s, c1_s, c2_s, c3_s, c4_s, kv_tokens, max_requests)

@@ -1,0 +1,119 @@
+"""How long a waiter waits: the ends of waits, and those who wait in vain.
+
+Each waiter has an end set when its wait begins: its class's budget or the client's stated deadline, the client's own
+timeout, the end of a shutdown. It is looked at twice before (`triage.waits_in_vain`), and given the grace of a
+connect timeout when its pool has no endpoint. Like `watch` it sets timers and moves tickets through `lifecycle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from forebay.admission import triage
+from forebay.admission.deadlines import file_waiter
+from forebay.admission.lifecycle import Lifecycle
+from forebay.admission.model import Check, TicketId
+from forebay.admission.outcomes import Outcome
+from forebay.admission.pools import Pool
+from forebay.admission.settings import OnStale
+from forebay.admission.tickets import WAITING, Ticket
+from forebay.admission.timers import Timers
+
+
+class Patience:
+    """The waits of one controller."""
+
+    def __init__(self, life: Lifecycle, timers: Timers, fill: Callable[[Pool, float], None]) -> None:
+        """See the class.
+
+        Args:
+            fill: told when somebody's going may let others start.
+        """
+        self._life = life
+        self._timers = timers
+        self._fill = fill
+        self.drain_until_s: float | None = None
+        """The end of all waits, once shutting down."""
+
+    def until_s(self, ticket: Ticket, budget_s: float, now: float) -> float:
+        """The end of a wait that would begin now."""
+        pool, demand = ticket.pool, ticket.demand
+        hold_s = pool.settings.hold_without_endpoints_s
+        if hold_s > budget_s > 0 and not pool.has_up() and demand.first_token_by_s is None:
+            budget_s = (
+                hold_s  # scale from zero: the operator gives engines longer to come than work may queue
+            )
+        until_s = now + budget_s
+        if demand.patience_until_s is not None:
+            until_s = min(until_s, max(demand.patience_until_s, now))
+        if self.drain_until_s is not None:
+            until_s = min(until_s, self.drain_until_s)
+        return until_s
+
+    def begin(self, ticket: Ticket, now: float, *, protected: bool = False) -> None:
+        """A wait begins now, and ends at the ticket's deadline at the latest."""
+        until_s = ticket.deadline_s
+        file_waiter(ticket, now, protected=protected)
+        self._timers.at(until_s, self._over, ticket)
+        for part in triage.LOOKED_AT:
+            self._timers.at(now + part * (until_s - now), self._look, ticket)
+        self._timers.compact(len(self._life.tickets), _is_live)
+        if not ticket.pool.has_up():
+            self._timers.at(now + self._grace_s(ticket.pool), self._no_endpoint_came, ticket)
+
+    def absent(self, pool: Pool, now: float) -> None:
+        """The pool has no endpoint any more: who waits gets the grace once more."""
+        for waiter in pool.queue:
+            ticket = self._life.tickets[TicketId(waiter.sequence)]
+            self._timers.at(now + self._grace_s(pool), self._no_endpoint_came, ticket)
+
+    def drain(self, until_s: float) -> None:
+        """Shutting down: no wait goes on for longer."""
+        self.drain_until_s = until_s
+        for ticket in self._life.tickets.values():
+            if ticket.phase is WAITING and ticket.deadline_s > until_s:
+                ticket.deadline_s = until_s
+                self._timers.at(until_s, self._over, ticket)
+
+    def _grace_s(self, pool: Pool) -> float:
+        return max(self._life.settings.connect_timeout_s, pool.settings.hold_without_endpoints_s)
+
+    def _over(self, ticket: Ticket, now: float) -> None:
+        if ticket.phase is not WAITING or now < ticket.deadline_s:
+            return
+        outcome, detail = Outcome.QUEUE_TIMEOUT, ""
+        if self.drain_until_s is not None and now >= self.drain_until_s:
+            outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
+        elif not ticket.pool.has_up():
+            outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
+        elif ticket.settings.on_stale is OnStale.REFUSE and ticket.pool.is_stale(now):
+            outcome, detail = Outcome.STALE_ENGINE, "No engine has told its load lately."
+        check = Check("waited", now - ticket.queued_s, ticket.deadline_s - ticket.queued_s, False)
+        self._turn_away(ticket, outcome, now, check, detail)
+
+    def _look(self, ticket: Ticket, now: float) -> None:
+        """Part of a wait is over: is there still a chance?"""
+        if ticket.phase is WAITING and triage.waits_in_vain(ticket, now):
+            check = Check("waited", now - ticket.queued_s, ticket.deadline_s - ticket.queued_s, False)
+            detail = "There is hardly a chance left to start in time."
+            self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)
+
+    def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:
+        since = ticket.pool.absent_since_s
+        if since is not None and now < since + self._grace_s(ticket.pool):
+            return  # set in an earlier absence
+        if ticket.phase is WAITING and not ticket.pool.has_up():
+            check = Check("endpoints_up", 0, None, False)
+            detail = "No engine of this pool can be reached."
+            self._life.evict(ticket, Outcome.NO_ENDPOINTS, now, check, detail)
+
+    def _turn_away(self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str) -> None:
+        reserved = ticket.pool.reserved
+        held_up_others = reserved is not None and reserved.reserved_for == ticket.demand.ticket
+        self._life.evict(ticket, outcome, now, check, detail)
+        if held_up_others:
+            self._fill(ticket.pool, now)
+
+
+def _is_live(subject: object) -> bool:
+    return not isinstance(subject, Ticket) or subject.phase is WAITING

@@ -1,0 +1,170 @@
+"""What a request of one pool is expected to take, and what has been learned for that.
+
+Owns the pool's law of speed, its bytes per token, its answer lengths and its prefix cache's habits. It knows no queue,
+no endpoint and no time; `cost` has the formula.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forebay.admission import cost
+from forebay.admission.length_law import LengthLaw
+from forebay.admission.lengths import OutputLengths, PromptRatio
+from forebay.admission.model import Cost, Demand, Usage
+from forebay.admission.prefixes import PrefixCaches
+from forebay.admission.record import record
+from forebay.admission.settings import SpeedLaw
+
+DECAY: Final = 0.98
+"""Per answer: means over about 50 of them."""
+CHANGED: Final = 0.1
+"""A law that changes neither part of a usual request's cost by more is not worth estimating everything anew."""
+USUAL_PROMPT_TOKENS: Final = 1000.0
+USUAL_OUTPUT_TOKENS: Final = 200.0
+"""What a usual request is like before any was seen."""
+
+
+@record
+class Price:
+    """What one request is expected to take."""
+
+    cost: Cost
+    lengths: LengthLaw
+    """How long one of its answers may become, without the cap."""
+    cap: int
+    """The most output tokens that one of its answers can have."""
+
+
+class Pricing:
+    """Estimates for one pool, and what they are made of."""
+
+    __slots__ = (
+        "context_tokens",
+        "law",
+        "lengths",
+        "max_output_tokens",
+        "output_error",
+        "prefixes",
+        "ratio",
+        "usual_output_tokens",
+        "usual_prompt_tokens",
+    )
+
+    def __init__(self, law: SpeedLaw, max_output_tokens: int | None) -> None:
+        self.law = law
+        """Of the reference endpoint."""
+        self.max_output_tokens = max_output_tokens
+        self.context_tokens: int | None = None
+        """The largest context window of any endpoint; None if one of them does not say."""
+        self.ratio = PromptRatio()
+        self.lengths = OutputLengths()
+        self.prefixes = PrefixCaches()
+        self.output_error: float | None = None
+        """Decayed mean of true over expected output tokens, of whole answers; None before the first."""
+        self.usual_prompt_tokens = USUAL_PROMPT_TOKENS
+        self.usual_output_tokens = USUAL_OUTPUT_TOKENS
+
+    def price(self, demand: Demand) -> Price:
+        """Estimate a request."""
+        prompt = self.prompt_tokens(demand)
+        cap = (self.context_tokens or 2 * self.law.kv_tokens) - prompt
+        limit = demand.max_output_tokens
+        if limit is not None and limit < cap:
+            cap = limit
+        limit = self.max_output_tokens
+        if limit is not None and limit < cap:
+            cap = limit
+        if cap < 1:
+            cap = 1
+        lengths = self.lengths.expect(demand.class_name, demand.tenant, prompt)
+        estimate = cost.estimate(
+            self.law,
+            lengths,
+            prompt_tokens=prompt,
+            cached_tokens=self.prefixes.expect(demand.prefix_hash, prompt),
+            cap=cap,
+            samples=demand.samples,
+            generates=demand.generates,
+        )
+        return Price(estimate, lengths, cap)
+
+    def prompt_tokens(self, demand: Demand) -> int:
+        """Expected prompt tokens."""
+        prompt = demand.prompt_tokens
+        if prompt is None:
+            prompt = self.ratio.estimate(demand.prompt_bytes)
+        return prompt + demand.extra_prompt_tokens
+
+    def surely_needs(self, demand: Demand) -> int:
+        """Prompt tokens that the request has at the very least: what a refusal for size rests on."""
+        if demand.prompt_tokens is not None:
+            return demand.prompt_tokens
+        return self.ratio.at_least(demand.prompt_bytes)
+
+    def learn_usage(self, demand: Demand, usage: Usage) -> None:
+        """The engine said how many prompt tokens a request had, and how many of them it knew."""
+        if demand.prompt_tokens is None:
+            self.ratio.observe(demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens)
+        self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, usage.cached_tokens)
+
+    def learn_output(self, demand: Demand, price: Price, output_tokens: int, *, whole: bool) -> None:
+        """An answer is over.
+
+        Args:
+            price: what was expected.
+            output_tokens: over all samples.
+            whole: False if it was cut off, by whoever: then it would have become at least so long.
+        """
+        if not demand.generates or output_tokens <= 0:
+            return
+        samples = demand.samples
+        each = output_tokens // samples if samples > 1 else output_tokens
+        # One that ends exactly at its limit was cut off by it: the limit must not teach lengths.
+        self.lengths.observe(
+            demand.class_name,
+            demand.tenant,
+            price.cost.prompt_tokens,
+            each,
+            censored=not whole or each >= price.cap,
+        )
+        if whole:
+            off = output_tokens / max(price.cost.output_tokens, 1)
+            known = self.output_error
+            self.output_error = off if known is None else known * DECAY + off * (1 - DECAY)
+            prompt = self.usual_prompt_tokens
+            self.usual_prompt_tokens = prompt + (1 - DECAY) * (price.cost.prompt_tokens - prompt)
+            output = self.usual_output_tokens
+            self.usual_output_tokens = output + (1 - DECAY) * (each - output)
+
+    def usual_work_us(self) -> int:
+        """What a usual request takes."""
+        prompt, output = round(self.usual_prompt_tokens), self.usual_output_tokens
+        return cost.prefill_us(self.law, prompt) + cost.decode_us(self.law, prompt, output, output * output)
+
+    def take_law(self, law: SpeedLaw) -> float | None:
+        """Count with another law from now on, if that makes a difference.
+
+        Returns:
+            What a usual request costs by it over what it cost before; None if the law is kept.
+        """
+        prompt, output = round(self.usual_prompt_tokens), self.usual_output_tokens
+        before, now = cost.prefill_us(self.law, prompt), cost.prefill_us(law, prompt)
+        before_decode = cost.decode_us(self.law, prompt, output, output * output)
+        now_decode = cost.decode_us(law, prompt, output, output * output)
+        moved = max(abs(now - before), abs(now_decode - before_decode))
+        if moved <= CHANGED * (before + before_decode) or now + now_decode <= 0:
+            return None
+        self.law = law
+        return (now + now_decode) / max(before + before_decode, 1)
+
+    def export(self) -> dict[str, object]:
+        """What a next start may take up, as plain data (JSON)."""
+        return {"prompt_ratio": self.ratio.export(), "lengths": self.lengths.export()}
+
+    def restore(self, data: object) -> None:
+        """Take up what `export` gave. Raises: ValueError if it is not of that form."""
+        if not isinstance(data, dict):
+            raise ValueError("it is no object")
+        self.ratio.restore(data.get("prompt_ratio"))
+        self.lengths.restore(data.get("lengths"))
