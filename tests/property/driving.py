@@ -1,17 +1,33 @@
 """A driver for the controller that knows nothing of its insides: it obeys the contract and checks what comes back.
 
-It keeps its own naive account of every ticket from the effects alone, so that a test can compare.
+`Bench` keeps its own naive account of every ticket from the effects alone, so that a test can compare. `audit` does
+look inside: every account that the core keeps twice must say the same twice.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from forebay.admission.controller import Controller
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
+from forebay.admission.endpoints import Endpoint
 from forebay.admission.events import Arrived, Event
-from forebay.admission.model import Demand, EndpointId, Settlement, TicketId
-from forebay.admission.settings import Settings
+from forebay.admission.filling import SKIPPED_MAX, SMALL_SKIPPED_MAX
+from forebay.admission.ledger import Account
+from forebay.admission.model import DecisionRecord, Demand, EndpointId, Settlement, TicketId
+from forebay.admission.outcomes import Outcome
+from forebay.admission.placement import place
+from forebay.admission.pools import Pool
+from forebay.admission.settings import Displace, Settings
+from forebay.admission.tickets import RUNNING, WAITING, Ticket
+from forebay.admission.triage import VICTIMS_MAX
+
+ROUNDING: Final = 1e-6
+SESSION_S: Final = 600.0
+RETRY_S: Final = 120.0
+"""How long a session and a displaced request are remembered, as documented."""
 
 
 @dataclass
@@ -25,6 +41,25 @@ class Seen:
     kv_tokens: int = 0
     tried: set[EndpointId] = field(default_factory=set)
     settlement: Settlement | None = None
+    held_s: float = 0.0
+    """When its present wait began."""
+    budget_s: float = 0.0
+    """How long that may last."""
+    held_absent: bool = False
+    """That was set for a pool without engines."""
+    work_gpu_s: float = 0.0
+    protected: bool = False
+    """It is the retry of a displaced request, a later call of an admitted session, or was dispatched before."""
+
+
+@dataclass
+class Displacement:
+    """One waiter that was pushed out, and what was known of both at that moment."""
+
+    victim: Seen
+    newcomer: Demand
+    waited_s: float
+    record: DecisionRecord
 
 
 class Bench:
@@ -32,11 +67,17 @@ class Bench:
 
     def __init__(self, settings: Settings, now: float = 100.0) -> None:
         self.now = now
+        self.settings = settings
         self.controller = Controller(settings, now)
         self.tickets: dict[TicketId, Seen] = {}
         self.log: list[Effect] = []
         self.dispatched_to: set[EndpointId] = set()
         """Endpoints that were given work by the last call."""
+        self.displaced: list[Displacement] = []
+        """By the last call."""
+        self._sessions: dict[tuple[str, str], float] = {}
+        self._retries: Counter[tuple[str, int, int, int | None]] = Counter()
+        self._forgets_s: dict[tuple[str, int, int, int | None], float] = {}
 
     def arrive(self, demand: Demand) -> Seen:
         """Send one request in."""
@@ -47,7 +88,8 @@ class Bench:
 
     def feed(self, event: Event) -> None:
         """Tell the controller what happened."""
-        self._carry_out(self.controller.handle(event, self.now))
+        newcomer = event.demand if isinstance(event, Arrived) else None
+        self._carry_out(self.controller.handle(event, self.now), newcomer)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, waking the controller exactly when it asked for it."""
@@ -62,12 +104,22 @@ class Bench:
             raise AssertionError("the controller asks to be woken again and again without time passing")
         self.now = end
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Give the controller other settings."""
+        self.settings = settings
+        self._carry_out(self.controller.reconfigure(settings, self.now))
+
     def where(self, place: str) -> list[Seen]:
         """Tickets that are waiting, running or over."""
         return [seen for seen in self.tickets.values() if seen.where == place]
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def rank(self, class_name: str) -> int:
+        """Place of a class in the settings, 0 is the most important."""
+        return [c.name for c in self.settings.classes].index(class_name)
+
+    def _carry_out(self, effects: list[Effect], newcomer: Demand | None = None) -> None:
         self.dispatched_to = set()
+        self.displaced = []
         for effect in effects:
             self.log.append(effect)
             if isinstance(effect, Settle):
@@ -80,16 +132,182 @@ class Bench:
             if isinstance(effect, Dispatch):
                 assert seen.where in ("new", "waiting"), f"dispatched while {seen.where}"
                 seen.where, seen.endpoint = "running", effect.endpoint
-                seen.kv_tokens = effect.record.kv_tokens
+                seen.kv_tokens, seen.work_gpu_s = effect.record.kv_tokens, effect.record.cost_gpu_s
                 self.dispatched_to.add(effect.endpoint)
+                if seen.demand.session is not None:
+                    self._sessions[seen.demand.tenant, seen.demand.session] = self.now
             elif isinstance(effect, Hold):
                 assert seen.where in ("new", "running")
-                if seen.endpoint is not None:
-                    seen.tried.add(seen.endpoint)
-                seen.where, seen.kv_tokens = "waiting", effect.record.kv_tokens
+                self._held(seen, effect.record)
             elif isinstance(effect, Refuse):
                 assert seen.where == "new", "only what never waited is refused"
             elif isinstance(effect, Evict):
                 assert seen.where == "waiting", "only what waits is evicted"
+                if effect.refusal.outcome is Outcome.DISPLACED:
+                    assert newcomer is not None, "only a newcomer pushes others out"
+                    self._displaced(seen, newcomer, effect.refusal.record)
             elif isinstance(effect, Abort):
                 assert seen.where == "running", "only what runs is aborted"
+
+    def _held(self, seen: Seen, record: DecisionRecord) -> None:
+        demand, now = seen.demand, self.now
+        again = seen.endpoint is not None
+        if seen.endpoint is not None:
+            seen.tried.add(seen.endpoint)
+        seen.where, seen.kv_tokens, seen.work_gpu_s = "waiting", record.kv_tokens, record.cost_gpu_s
+        seen.held_s = now
+        hold_s = next(p for p in self.settings.pools if p.name == demand.pool).hold_without_endpoints_s
+        seen.held_absent = hold_s > record.wait_budget_s
+        seen.budget_s = max(record.wait_budget_s, hold_s)
+        if demand.patience_until_s is not None:
+            seen.budget_s = min(seen.budget_s, max(demand.patience_until_s - now, 0.0))
+        admitted_s = self._sessions.get((demand.tenant, demand.session or ""))
+        later_call = admitted_s is not None and now < admitted_s + SESSION_S
+        seen.protected = again or later_call or (demand.retry_count > 0 and self._claims_a_retry(demand))
+
+    def _displaced(self, seen: Seen, newcomer: Demand, record: DecisionRecord) -> None:
+        key = _sizes(seen.demand)
+        if self.now >= self._forgets_s.get(key, 0.0):
+            self._retries[key] = 0
+        self._retries[key] += 1
+        self._forgets_s[key] = self.now + RETRY_S
+        self.displaced.append(Displacement(seen, newcomer, self.now - seen.held_s, record))
+
+    def _claims_a_retry(self, demand: Demand) -> bool:
+        key = _sizes(demand)
+        if self._retries[key] <= 0 or self.now >= self._forgets_s[key]:
+            return False
+        self._retries[key] -= 1
+        return True
+
+
+def _sizes(demand: Demand) -> tuple[str, int, int, int | None]:
+    """What a retry has in common with the request that was displaced."""
+    return demand.tenant, demand.body_bytes, demand.prompt_bytes, demand.max_output_tokens
+
+
+def check_displacements(bench: Bench) -> None:
+    """Whoever was pushed out by the last call was neither protected, nor past half its budget, nor more important."""
+    displace = bench.settings.displace
+    for gone in bench.displaced:
+        victim, newcomer = gone.victim, bench.tickets[gone.newcomer.ticket]
+        above = bench.rank(newcomer.demand.class_name) - bench.rank(victim.demand.class_name)
+        assert displace is not Displace.OFF
+        assert above <= (0 if displace is Displace.SAME else -1), "a more important one was pushed out"
+        assert not victim.protected
+        assert gone.waited_s <= victim.budget_s / 2 + ROUNDING, "one past half its budget was pushed out"
+        if gone.record.learning:
+            assert newcomer.where in ("waiting", "running"), "pushed out for nothing"
+            assert above < 0 or gone.record.cost_gpu_s >= newcomer.work_gpu_s - ROUNDING
+            assert len(bench.displaced) <= VICTIMS_MAX
+
+
+# The core's own accounts
+
+
+def audit(controller: Controller, now: float) -> None:
+    """Whatever the core has counted or filed twice is the same twice, and nobody waits beside room."""
+    controller.verify()
+    tickets = list(controller._life.tickets.values())
+    assert all(ticket.phase in (WAITING, RUNNING) for ticket in tickets), "what is over is forgotten"
+    waiting_bytes = sum(t.booking.body_bytes for t in tickets if t.phase is WAITING)
+    assert waiting_bytes == controller._life.ledger.waiting_bytes
+    for pool in controller._pools.values():
+        own = [ticket for ticket in tickets if ticket.pool is pool]
+        waiting = [ticket for ticket in own if ticket.phase is WAITING]
+        running = [ticket for ticket in own if ticket.phase is RUNNING]
+        _audit_queue(pool, waiting, running)
+        _audit_deadlines(pool, waiting)
+        _audit_account(pool.books.waiting, waiting)
+        for name, account in pool.books.classes.items():
+            _audit_account(account, [t for t in waiting if t.demand.class_name == name])
+        for endpoint in pool.endpoints.values():
+            _audit_endpoint(endpoint, [ticket for ticket in running if ticket.endpoint is endpoint])
+        _audit_reservation(pool, waiting)
+        _audit_work_conservation(pool, waiting, now)
+
+
+def _audit_account(account: Account, tickets: list[Ticket]) -> None:
+    assert account.requests == len(tickets)
+    assert account.work_us == sum(ticket.booking.work_us for ticket in tickets)
+    assert account.kv_tokens == sum(ticket.booking.kv_tokens for ticket in tickets)
+
+
+def _audit_queue(pool: Pool, waiting: list[Ticket], running: list[Ticket]) -> None:
+    """Whoever waits is filed, whoever runs is charged, with the cost that is booked."""
+    queue = pool.queue
+    filed = [waiter.sequence for waiter in queue]
+    assert sorted(filed) == sorted(ticket.sequence for ticket in waiting)
+    assert len(queue) == len(waiting)
+    assert all(t.waiting and not t.charged for t in waiting)
+    assert all(t.charged and not t.waiting and t.charged_us == t.booking.work_us for t in running)
+    assert all((t.work_us, t.kv_tokens) == (t.booking.work_us, t.booking.kv_tokens) for t in waiting)
+    smallest = queue.smallest_kv_waiter()
+    assert (smallest.kv_tokens if smallest is not None else None) == min(
+        (ticket.kv_tokens for ticket in waiting), default=None
+    )
+    for of_class in queue.classes:
+        own = [ticket for ticket in waiting if ticket.rank == of_class.index]
+        assert (of_class.count, of_class.work_us) == (len(own), sum(ticket.work_us for ticket in own))
+        assert (of_class.head is None) == (not own), "a class with waiters has a first one"
+        in_flight = Counter(t.demand.tenant for t in running if t.rank == of_class.index)
+        theirs = Counter(ticket.demand.tenant for ticket in own)
+        for name, tenant in of_class.tenants.items():
+            assert tenant.waiters.count == theirs[name]
+            assert tenant.waiters.work_us == sum(t.work_us for t in own if t.demand.tenant == name)
+            assert tenant.in_flight == in_flight[name]
+            owes = tenant.finish > of_class.time.now
+            assert tenant.waiters.count or tenant.in_flight or owes or tenant.parked, "an idle tenant is kept"
+        assert {*in_flight, *theirs} <= {*of_class.tenants}
+
+
+def _audit_deadlines(pool: Pool, waiting: list[Ticket]) -> None:
+    """Each waiter has its place among the deadlines of its class, and half of its budget makes it firm."""
+    for state in pool.classes.values():
+        own = [ticket for ticket in waiting if ticket.rank == state.index]
+        state.deadlines.verify()
+        assert (len(own), sum(t.work_us for t in own)) == (len(state.deadlines), state.deadlines.work_us)
+        for ticket in own:
+            entry = ticket.entry
+            assert entry is not None
+            assert entry.bucket is not None
+            assert entry.owner is ticket
+            assert (entry.work_us, entry.value) == (ticket.work_us, ticket.settings.value)
+            assert entry.start_by_s >= ticket.deadline_s
+            half_s = (entry.start_by_s - ticket.queued_s) / 2
+            assert entry.firm_from_s <= ticket.queued_s + max(half_s, 0.0) + ROUNDING
+
+
+def _audit_endpoint(endpoint: Endpoint, running: list[Ticket]) -> None:
+    assert sorted(endpoint.running) == sorted(ticket.demand.ticket for ticket in running)
+    assert sorted(endpoint.forecast._running) == sorted(
+        t.demand.ticket for t in running if t.demand.generates
+    )
+    before_first = [ticket for ticket in running if ticket.first_token_s is None]
+    assert endpoint.pending == len(before_first)
+    assert endpoint.pending_prefill_us == sum(t.cost.prefill_us for t in before_first if t.demand.stream)
+    _audit_account(endpoint.books.running, running)
+    draining = [draining.booking for draining in endpoint.draining]
+    assert endpoint.books.draining.requests == len(draining)
+    assert endpoint.books.draining.work_us == sum(booking.work_us for booking in draining)
+    assert endpoint.books.draining.kv_tokens == sum(booking.kv_tokens for booking in draining)
+    assert (endpoint.idle_since_s is None) == bool(running)
+
+
+def _audit_reservation(pool: Pool, waiting: list[Ticket]) -> None:
+    """At most one endpoint is kept free, and it is for somebody who waits."""
+    kept = [endpoint for endpoint in pool.endpoints.values() if endpoint.reserved_for is not None]
+    assert kept == ([] if pool.reserved is None else [pool.reserved])
+    for endpoint in kept:
+        assert endpoint.reserved_for in [ticket.demand.ticket for ticket in waiting]
+
+
+def _audit_work_conservation(pool: Pool, waiting: list[Ticket], now: float) -> None:
+    """Nobody waits who passes the whole gate of some endpoint.
+
+    `filling` looks at the first `SKIPPED_MAX` and then at the smallest: with fewer waiting than that it misses nobody.
+    """
+    if not pool.has_place():
+        return
+    left = [ticket for ticket in waiting if place(ticket, pool.endpoints.values(), now) is not None]
+    assert not left or len(waiting) > SKIPPED_MAX + SMALL_SKIPPED_MAX, f"{left} wait beside room"

@@ -10,7 +10,8 @@
    too much is approached slowly.
 4. A round of which more than a tenth came late lowers it by a fifth, and so does a preemption.
 5. The engine's own queue, seen in two samples in a row, lowers it to what the engine runs: more would only wait
-   there, where the order is not ours. It never raises it.
+   there, where the order is not ours. It never raises it. The prompts that were sent ahead to keep the engine busy
+   (the prefill window) are no such queue.
 6. Steps: where the mean of a window of 32 steps, each taken relative to the tightest TPOT target of the classes
    running then, is over 1 in two windows in a row, it is lowered to 10 % less than was in flight on average. Not
    again before so few are in flight; not below 8, where a step takes hardly longer than that of one sequence;
@@ -126,14 +127,17 @@ class ConcurrencyLimit:
         elif not late and not self._queue_seen and not self._slow_windows and most >= self.limit:
             self.limit = min(self.limit + (1 if self.has_fallen else self.limit), HIGHEST_LIMIT)
 
-    def sampled(self, sample: EngineSample) -> bool:
+    def sampled(self, sample: EngineSample, *, expected_waiting: int = 0) -> bool:
         """Take in what the engine says of itself.
+
+        Args:
+            expected_waiting: requests whose prompts we have sent ahead on purpose: as many may well wait there.
 
         Returns:
             True if it has preempted requests since the last sample.
         """
         if sample.waiting is not None:
-            self._queue_seen = self._queue_seen + 1 if sample.waiting > 0 else 0
+            self._queue_seen = self._queue_seen + 1 if sample.waiting > expected_waiting else 0
             if self._queue_seen >= QUEUE_SEEN_TIMES and sample.running:
                 self._lower_to(sample.running)
         total = sample.preemptions_total

@@ -29,7 +29,7 @@ from forebay.admission.settings import OPTIMISTIC_LAW, OnStale, PoolSettings, Sp
 from forebay.admission.speed import DrainMeter
 from forebay.admission.steps import CHUNK_TOKENS, StepSources
 from forebay.admission.tickets import Ticket
-from forebay.admission.utilization import Utilization
+from forebay.admission.utilization import Utilization, rho_of
 
 STALLED_AFTER_S: Final = 10.0
 STALL_FACTOR: Final = 20.0
@@ -111,6 +111,8 @@ class Endpoint:
     def _begin_learning(self, settings: PoolSettings, curves: Curves) -> None:
         self.pending = 0
         """Requests without a first token."""
+        self.pending_streams = 0
+        """The streams among them."""
         self.alone: TicketId | None = None
         """The one whose prefill nothing else has met so far, if there is one."""
         self.pending_prefill_us = 0
@@ -216,7 +218,12 @@ class Endpoint:
             return False
         if self.is_stale(now):
             return self._has_room_unseen(ticket, now)
-        return self.fits_now(ticket) and self.is_open(now) and self.can_ever_hold(ticket)
+        return (
+            self.fits_now(ticket)
+            and self.is_open(now)
+            and self.pacer.allows(ticket.price.cost.prompt_tokens, now)
+            and self.can_ever_hold(ticket)
+        )
 
     def _has_room_unseen(self, ticket: Ticket, now: float) -> bool:
         """The same for an engine whose samples are too old: the request's class says what to believe."""
@@ -279,7 +286,7 @@ class Endpoint:
         self.sample = sample
         self.heard_s = sample.at_s
         self.sampled_since = sum(1 for ticket in self.running.values() if ticket.dispatched_s > sample.at_s)
-        if self.limit.sampled(sample):
+        if self.limit.sampled(sample, expected_waiting=self.pending_streams):
             self.fill.preempted(now)
         else:
             self.fill.tick(now)
@@ -317,6 +324,7 @@ class Endpoint:
         self.alone = None if self.pending else demand.ticket
         self.pending += 1
         if demand.stream:
+            self.pending_streams += 1
             self.pending_prefill_us += price.cost.prefill_us
         if demand.generates:
             self.forecast.add(
@@ -331,6 +339,7 @@ class Endpoint:
         self.sources.prompt_done(prompt_tokens)
         if not ticket.demand.stream:
             return
+        self.pending_streams -= 1
         self.pending_prefill_us -= ticket.cost.prefill_us
         if self.alone == ticket.demand.ticket and self.queues_nothing:
             self.sources.learn_first_token(
@@ -377,6 +386,7 @@ class Endpoint:
         if ticket.first_token_s is None:
             self.pending -= 1
             if ticket.demand.stream:
+                self.pending_streams -= 1
                 self.pending_prefill_us -= ticket.cost.prefill_us
         if ticket.demand.generates:
             self.forecast.remove(ticket.demand.ticket)
@@ -401,6 +411,14 @@ class Endpoint:
             kv_tokens=self.forecast.held_tokens,
             tightest_tpot_s=tightest_tpot_s,
             speed=speed,
+        )
+        limit, _ = self.request_limit
+        capacity = self.kv_capacity
+        self.utilization.observe(
+            now,
+            self.books.requests / limit if limit else 1.0,
+            self.forecast.peak() / capacity if capacity else 0.0,
+            rho_of(self.step_gap_s or 0.0, law.c0_s / speed) if self.running else 0.0,
         )
 
     def come_up(self, now: float) -> None:

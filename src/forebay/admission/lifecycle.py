@@ -205,7 +205,7 @@ class Lifecycle:
             [check], outcome, check.name, detail, None, ticket.predicted_wait_s, ticket.position
         )
         record = self._record(ticket, "evict", now, verdict, outcome)
-        ticket.pool.learn_cut_wait(ticket)
+        ticket.pool.learn_cut_wait(ticket, now)
         predicted = ticket.pool.predict_wait_s(ticket.demand.class_name, now)
         retry = self._retry_after_s(ticket, outcome, predicted, now)
         self.effects.append(Evict(ticket.demand.ticket, Refusal(outcome, retry, predicted, record)))
@@ -215,7 +215,7 @@ class Lifecycle:
         """The client of a waiting request has left: nobody is to be answered."""
         self._leave_queue(ticket, now)
         self._move(ticket, WAITING, ENDED)
-        ticket.pool.learn_cut_wait(ticket)
+        ticket.pool.learn_cut_wait(ticket, now)
         self._settle(ticket, Outcome.CLIENT_GONE, now)
 
     def release_draining(self, endpoint: Endpoint, draining: DrainingBooking) -> None:

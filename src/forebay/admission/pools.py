@@ -32,6 +32,7 @@ from forebay.admission.settings import (
 from forebay.admission.tenant_queue import KeyRule
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import (
+    Forecast,
     WaitErrors,
     backlog_wait_s,
     coverage_in_order,
@@ -376,14 +377,21 @@ class Pool:
         """A request that had to wait was dispatched."""
         forecast = ticket.forecast
         if forecast is not None:
-            self.errors.observe(forecast.expected_s, ticket.waited_s)
+            self._judge(ticket, forecast)
             self.classes[ticket.demand.class_name].waits.served(forecast, ticket.waited_s)
             self.learned(now)
 
-    def learn_cut_wait(self, ticket: Ticket) -> None:
+    def _judge(self, ticket: Ticket, forecast: Forecast) -> None:
+        """Compare a wait with what was said of it. All that is longer than it may wait is the same: too long."""
+        longest_s = ticket.deadline_s - ticket.arrived_s
+        self.errors.observe(min(forecast.expected_s, longest_s), min(ticket.waited_s, longest_s))
+
+    def learn_cut_wait(self, ticket: Ticket, now: float) -> None:
         """A waiting request was turned away or left: it would have waited longer."""
         forecast = ticket.forecast
         if forecast is not None and not ticket.attempts:
+            if now >= ticket.deadline_s:
+                self._judge(ticket, forecast)
             self.classes[ticket.demand.class_name].waits.cut_short(forecast, ticket.waited_s)
 
     def refused_on_prediction(self, class_name: str, now: float) -> None:

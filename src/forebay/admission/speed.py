@@ -63,6 +63,9 @@ class DrainMeter:
         self._ended = 0
 
     def rescale(self, factor: float) -> None:
-        """Work is counted in a unit that is 1 ÷ `factor` of the old one from now on."""
-        self.speed = min(max(self.speed * factor, SLOWEST), FASTEST)
+        """Work is counted in a unit that is 1 ÷ `factor` of the old one from now on.
+
+        What was never measured was no speed but a guess, and is guessed anew: the law says what an engine does.
+        """
+        self.speed = min(max(self.speed * factor, SLOWEST), FASTEST) if self.windows else 1.0
         self._since_s = None

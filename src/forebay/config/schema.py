@@ -277,7 +277,7 @@ class Config(_Strict):
     default_class: str | None = None
     """Class of requests that name none; unset means `standard`, or the only class there is."""
     class_order: Literal["weighted", "strict"] = "weighted"
-    """`weighted`: classes share GPU time by weight. `strict`: by rank, its part of all weights is the floor of each class."""
+    """`weighted`: classes share GPU time by weight. `strict`: by rank, with its part of all weights as floor."""
     displace: Literal["off", "lower", "same"] = "lower"
     """Which waiting requests a newcomer may push out when not all can be on time or a bound is reached: none, those of
     less important classes, or those of its own class as well."""

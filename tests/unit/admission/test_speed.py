@@ -102,3 +102,41 @@ def test_one_window_cannot_claim_the_absurd(work_s: float, speed: float) -> None
     meter = DrainMeter()
     saturated_window(meter, 0.0, work_s)
     assert pytest.approx(speed) == meter.speed
+
+
+# Another unit
+
+
+def test_a_speed_is_kept_when_work_is_counted_otherwise() -> None:
+    """What was one unit of work counts as four from now on: as many more of them are drained in a second."""
+    meter = DrainMeter()
+    for start in range(3):
+        saturated_window(meter, float(start), 0.5)
+    meter.rescale(4.0)
+    assert pytest.approx(2.0) == meter.speed
+    assert (3, True) == (meter.windows, meter.is_trusted)
+    meter.rescale(0.25)
+    assert pytest.approx(0.5) == meter.speed
+
+
+def test_work_of_another_unit_is_in_no_window() -> None:
+    """The window that was open is given up: its work was counted in the old unit, in part."""
+    meter = DrainMeter()
+    meter.observe(0.0, saturated=True)
+    for _ in range(8):
+        meter.credit(10_000_000, ended=True)
+    meter.rescale(2.0)
+    meter.observe(5.0, saturated=True)
+    assert (2.0, 0) == (meter.speed, meter.windows)
+    for _ in range(4):
+        meter.credit(125_000, ended=True)
+    meter.observe(6.0, saturated=True)
+    assert (pytest.approx(0.5), 1) == (meter.speed, meter.windows)
+
+
+@pytest.mark.parametrize(("factor", "speed"), [(1e-9, 1e-4), (1e9, 1e3)])
+def test_no_unit_makes_a_speed_absurd(factor: float, speed: float) -> None:
+    """A drain rate stays positive and finite, whatever a law claims."""
+    meter = DrainMeter()
+    meter.rescale(factor)
+    assert speed == meter.speed

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Iterable
 
 import pytest
 
 from forebay.admission.errors import MisuseError
+from forebay.admission.first_in_line import LINE_ENOUGH, LINE_MOST_S, FirstInLine
 from forebay.admission.learning import CAUTIOUS_QUANTILE
-from forebay.admission.ledger import Booking, PoolBooks
 from forebay.admission.wait import (
     JUDGED_ENOUGH,
     REMEMBERED,
@@ -20,26 +21,23 @@ from forebay.admission.wait import (
     first_release_s,
     inflation,
     plain_wait_s,
-    predict_wait_s,
 )
 
 SECOND_US = 1_000_000
 LOG_STEPS = (-0.5, -0.25, 0.0, 0.25, 0.5)
 
 
-def books(*running_s: float) -> PoolBooks:
-    """A pool in which requests of so much work run."""
-    found = PoolBooks(("standard",))
-    for work_s in running_s:
-        found.in_flight.add(Booking("llama", "standard", round(work_s * SECOND_US), 100, 0))
-    return found
-
-
 def after(ratio: float, times: int) -> WaitModel:
-    """A model that has seen as many waits of two seconds times the ratio, foretold as two."""
+    """A model that has seen as many waits, each of the ratio times what was computed."""
     model = WaitModel(0.5)
-    for _ in range(times):
-        model.served(model.forecast(2.0), 2.0 * ratio)
+    return prolonged(model, ratio, times)
+
+
+def prolonged(model: WaitModel, ratio: float, times: int) -> WaitModel:
+    """The same model after more such waits. They differ in length, so that the ratio is seen to be one."""
+    for n in range(times):
+        computed_s = 0.5 * 2 ** (n * 3 % 4)
+        model.served(model.forecast(computed_s), computed_s * ratio)
     return model
 
 
@@ -102,26 +100,22 @@ def test_the_first_release_is_one_mean_request_away(requests: int, drain_s: floa
     )
 
 
-def test_backlog_waits_for_what_is_ahead_and_one_release() -> None:
-    """Three endpoint-seconds ahead and running requests of two on average, drained at 2.5 a second, take 2 s."""
-    assert 2.0 == predict_wait_s("backlog", books(1.0, 3.0), 3 * SECOND_US, 2.5 * SECOND_US)
+@pytest.mark.parametrize(("ahead_us", "in_flight_us"), [(0, 0), (SECOND_US, 0), (SECOND_US, SECOND_US)])
+def test_where_nothing_drains_the_wait_is_endless(ahead_us: int, in_flight_us: int) -> None:
+    """No endpoint that is up means an infinite wait and not a division by zero, with both predictors."""
+    assert math.inf == backlog_wait_s(ahead_us=ahead_us, in_engine_us=in_flight_us, drain_us_per_s=0.0)
+    assert math.inf == plain_wait_s(ahead_us=ahead_us, in_flight_us=in_flight_us, drain_us_per_s=0.0)
 
 
-def test_plain_waits_for_everything() -> None:
-    """Three endpoint-seconds ahead and four in flight, drained at two a second, take 3.5 s."""
-    assert 3.5 == predict_wait_s("plain", books(1.0, 3.0), 3 * SECOND_US, 2 * SECOND_US)
+def test_an_idle_pool_has_no_wait() -> None:
+    """With nothing running and nothing ahead both predictions are zero, whatever arrives."""
+    assert 0.0 == backlog_wait_s(
+        ahead_us=0, in_engine_us=0, drain_us_per_s=SECOND_US, arriving_us_per_s=9 * SECOND_US
+    )
+    assert 0.0 == plain_wait_s(ahead_us=0, in_flight_us=0, drain_us_per_s=SECOND_US)
 
 
-@pytest.mark.parametrize("predictor", ["backlog", "plain"])
-def test_an_idle_pool_has_no_wait(predictor: str) -> None:
-    """With nothing running and nothing ahead the prediction is zero."""
-    assert 0.0 == predict_wait_s(predictor, books(), 0, SECOND_US)
-
-
-@pytest.mark.parametrize("predictor", ["backlog", "plain"])
-def test_where_nothing_drains_the_wait_is_endless(predictor: str) -> None:
-    """No endpoint that is up means an infinite wait and not a division by zero."""
-    assert math.inf == predict_wait_s(predictor, books(1.0), SECOND_US, 0.0)
+# How far predictions are off
 
 
 def test_the_median_needs_sixteen_waits() -> None:
@@ -143,12 +137,12 @@ def test_errors_are_relative_and_have_no_sign() -> None:
 
 
 def test_short_waits_are_not_judged() -> None:
-    """A wait of under a tenth of a second counts neither for nor against."""
+    """A wait of under half a second counts neither for nor against: over so little nobody is refused."""
     errors = WaitErrors()
     for _ in range(40):
-        errors.observe(5.0, 0.099)
+        errors.observe(5.0, 0.499)
     assert (0, None) == (errors.count, errors.median)
-    errors.observe(5.0, 0.1)
+    errors.observe(5.0, 0.5)
     assert 1 == errors.count
 
 
@@ -215,8 +209,7 @@ def test_bias_is_learned_slowly() -> None:
 def test_bias_has_a_memory_of_two_hundred() -> None:
     """After a change, two hundred waits bring κ about 63 % of the way, however long it was before."""
     model = after(1.0, 5000)
-    for _ in range(200):
-        model.served(model.forecast(2.0), 2.0 * 2**0.9)
+    prolonged(model, 2**0.9, 200)
     assert pytest.approx(0.9 * (1 - math.exp(-1)), rel=0.01) == math.log2(model.kappa)
 
 
@@ -394,6 +387,97 @@ def test_an_uncorrected_model_only_judges() -> None:
     assert not model.trusted
 
 
+# The first in line
+
+
+def drawn(line: FirstInLine, waits: Iterable[tuple[float, float]]) -> float:
+    """Seconds of the first in line, after waits of so long where so long was computed."""
+    for computed_s, waited_s in waits:
+        line.observe(computed_s, waited_s)
+    return line.seconds
+
+
+def along(alpha_s: float, beta: float, times: int = 100) -> list[tuple[float, float]]:
+    """Waits that lie on a straight line, computed as 0.5 to 4 s."""
+    return [(0.5 * (1 + n % 8), alpha_s + beta * 0.5 * (1 + n % 8)) for n in range(times)]
+
+
+def test_the_first_in_line_is_not_taken_to_wait_before_sixteen_have() -> None:
+    """A few waits draw no line."""
+    line = FirstInLine()
+    assert 0.0 == drawn(line, along(0.8, 1.0, LINE_ENOUGH - 1))
+    assert pytest.approx(0.8) == drawn(line, along(0.8, 1.0, 1))
+
+
+@pytest.mark.parametrize("beta", [0.6, 1.0, 1.9])
+def test_what_is_added_is_alpha_over_beta(beta: float) -> None:
+    """Of waits α + β · computed, κ is to make up for β: so that κ · (computed + what is added) is the wait."""
+    added_s = drawn(FirstInLine(), along(0.9, beta))
+    assert pytest.approx(0.9 / beta) == added_s
+    assert pytest.approx(0.9 + beta * 3.0) == beta * (3.0 + added_s)
+
+
+def test_what_was_computed_too_long_is_left_to_the_bias() -> None:
+    """Nobody waits for less than nothing: a line that meets the axis below 0 adds nothing."""
+    assert 0.0 == drawn(FirstInLine(), along(-0.4, 1.0))
+
+
+def test_without_spread_the_line_goes_through_the_bias_of_one() -> None:
+    """Waits that were all computed alike tell no slope: what they waited longer is taken for the first in line's."""
+    assert pytest.approx(1.5) == drawn(FirstInLine(), [(2.0, 3.5)] * 50)
+
+
+@pytest.mark.parametrize(("beta", "taken"), [(0.1, 0.5), (7.0, 2.0)])
+def test_no_slope_beyond_what_the_bias_may_be(beta: float, taken: float) -> None:
+    """κ is between a half and two, so a steeper or flatter line is drawn with such a slope through the same middle."""
+    line = FirstInLine()
+    added_s = drawn(line, along(1.0, beta, 800))
+    middle_s = line._x / line._weight
+    expected_s = (1.0 + beta * middle_s) / taken - middle_s
+    assert pytest.approx(min(max(expected_s, 0.0), LINE_MOST_S)) == added_s
+
+
+def test_the_first_in_line_waits_ten_seconds_at_most() -> None:
+    """However long waits get, no more than that is added."""
+    assert LINE_MOST_S == drawn(FirstInLine(), along(500.0, 1.0))
+
+
+def test_small_waits_weigh_as_much_as_their_relative_error() -> None:
+    """Where the shortest and the longest waits disagree about α, the short ones decide: they tell it."""
+    short, long = [(0.1, 0.6)] * 50, [(30.0, 33.0)] * 50
+    added_s = drawn(FirstInLine(), [wait for pair in zip(short, long, strict=True) for wait in pair])
+    assert pytest.approx(0.5, abs=0.1) == added_s
+
+
+def test_the_line_is_drawn_anew_when_engines_change() -> None:
+    """What was long ago is forgotten within some hundreds of waits."""
+    line = FirstInLine()
+    assert pytest.approx(3.0) == drawn(line, along(3.0, 1.0, 400))
+    assert pytest.approx(0.2, abs=0.06) == drawn(line, along(0.2, 1.0, 400))
+
+
+def test_a_model_adds_what_it_learned_of_the_first_in_line() -> None:
+    """Waits of 1 s and the computed: at a base of nothing a second is predicted, and κ has nothing left to do."""
+    model = WaitModel(0.5)
+    for n in range(400):
+        computed_s = 0.5 * (1 + n % 8)
+        model.served(model.forecast(computed_s), 1.0 + computed_s)
+    assert pytest.approx(1.0, rel=0.05) == model.predict(0.0)
+    assert pytest.approx(6.0, rel=0.05) == model.predict(5.0)
+    forecast = model.forecast(5.0)
+    assert (5.0, model.predict(5.0)) == (forecast.computed_s, forecast.expected_s)
+    assert pytest.approx(6.0, rel=0.05) == forecast.base_s
+
+
+def test_the_plain_predictor_adds_nothing() -> None:
+    """It is left as it is, also where its waits lie on a line."""
+    model = WaitModel(0.5, corrects=False)
+    for n in range(100):
+        computed_s = 0.5 * (1 + n % 8)
+        model.served(model.forecast(computed_s), 1.0 + computed_s)
+    assert 5.0 == model.predict(5.0)
+
+
 # Trust runs out
 
 
@@ -460,6 +544,19 @@ def test_what_was_exported_can_be_taken_up() -> None:
     for q in (0.1, 0.4, 0.9):
         assert pytest.approx(first.quantile_factor(q), rel=1e-4) == second.quantile_factor(q)
     assert pytest.approx(first.kappa) == second.kappa
+
+
+def test_what_is_taken_up_says_the_same() -> None:
+    """What a wait has besides the work ahead, and how far predictions are off, outlive a restart."""
+    first, second = WaitModel(0.9), WaitModel(0.9)
+    for n in range(200):
+        computed_s = 0.5 * (1 + n % 8)
+        first.served(first.forecast(computed_s), 1.0 + computed_s)
+    assert second.restore(json.loads(json.dumps(first.export())))
+    for base_s in (0.0, 0.5, 5.0):
+        assert pytest.approx(first.predict(base_s)) == second.predict(base_s)
+        for q in (CAUTIOUS_QUANTILE, 0.9):
+            assert pytest.approx(first.at_quantile(base_s, q)) == second.at_quantile(base_s, q)
 
 
 def test_under_another_confidence_levels_begin_anew() -> None:
