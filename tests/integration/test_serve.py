@@ -282,3 +282,21 @@ async def test_changes_of_an_engine_are_logged() -> None:
         lines = [json.loads(line) for line in (await gateway.log()).splitlines()]
         changes = [(line["was"], line["state"]) for line in lines if line["event"].startswith("endpoint ")]
         assert [("starting", "up"), ("up", "down"), ("down", "up")] == changes
+
+
+async def test_what_was_learned_outlives_the_process(tmp_path: Path) -> None:
+    """At its end a gateway leaves what it learned in the state file, and the next one takes it up without complaint."""
+    path = tmp_path / "state" / "learned.json"
+    environ = {"FOREBAY_STATE_FILE": str(path)}
+    async with engine() as fake, client() as http:
+        for _ in range(2):
+            async with ServeProcess("--upstream", fake.endpoint, environ=environ) as gateway:
+                await until_up(http, gateway)
+                answer = await http.post(f"{gateway.url}/v1/chat/completions", json=chat())
+                assert 200 == answer.status_code
+                gateway.signal()
+                assert 0 == await gateway.exit_code()
+                assert "state file" not in (await gateway._log).decode()
+            learned = json.loads(path.read_bytes())["learned"]
+            assert ["default"] == list(learned)
+            assert [path] == list(path.parent.iterdir())

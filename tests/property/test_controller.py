@@ -55,21 +55,34 @@ from tests.property.driving import ROUNDING, Bench, Seen, audit, check_displacem
 POOL = "llama"
 NAMES = tuple(EndpointId(f"http://engine-{n}:8000") for n in range(4))
 LAW = SpeedLaw(c0_s=6.8e-3, c1_s=2e-5, c2_s=5e-5, c3_s=4e-8, c4_s=8e-10, kv_tokens=4000, max_requests=64)
+SLOW = replace(LAW, c1_s=4e-4, kv_tokens=200_000)
+"""Prompts take long here, so it is their pace that holds requests up, and not the cache."""
 FAILURES = st.sampled_from(list(Failure))
 ENDINGS = st.sampled_from([o for o in Outcome if o.group in (Group.SERVED, Group.FAILED)])
 TENANTS = st.sampled_from(["one", "two", "three"])
 PHASES = st.sampled_from(list(LearningPhase))
 
+INFOS = st.one_of(
+    st.builds(
+        EngineInfo,
+        kind=st.just(EngineKind.VLLM),
+        kv_tokens=st.sampled_from([6000, 200_000]),
+        context_tokens=st.just(4096),
+        reports_load=st.booleans(),
+    ),
+    st.none(),
+)
+
 pools = st.builds(
     PoolSettings,
     name=st.just(POOL),
     gpus=st.integers(1, 4),
-    law=st.sampled_from([None, LAW]),
-    max_gpu_s=st.sampled_from([None, None, 0.5, 3.0]),
-    max_inflight_requests=st.sampled_from([None, None, 0, 1, 3]),
-    max_inflight_tokens=st.sampled_from([None, 1500]),
-    max_pool_requests=st.sampled_from([None, None, 2, 5]),
-    max_queue=st.sampled_from([None, None, 0, 3]),
+    law=st.sampled_from([None, LAW, SLOW]),
+    max_gpu_s=st.sampled_from([None, None, None, 0.5, 3.0]),
+    max_inflight_requests=st.sampled_from([None, None, None, 0, 1, 3]),
+    max_inflight_tokens=st.sampled_from([None, None, 1500]),
+    max_pool_requests=st.sampled_from([None, None, None, 2, 5]),
+    max_queue=st.sampled_from([None, None, None, 0, 3]),
     hold_without_endpoints_s=st.sampled_from([0.0, 7.0]),
     wait_predictor=st.sampled_from(["backlog", "plain"]),
     target_utilization=st.sampled_from([None, None, 0.7]),
@@ -86,8 +99,8 @@ def priority(name: str, ttft_s: float, tpot_s: float, value: float) -> st.Search
         wait_budget_s=st.just(ttft_s),
         value=st.just(value),
         weight=st.sampled_from([1.0, 3.0]),
-        max_queue=st.sampled_from([None, None, 0, 2]),
-        max_queue_gpu_s=st.sampled_from([None, None, 0.2]),
+        max_queue=st.sampled_from([None, None, None, None, 0, 2]),
+        max_queue_gpu_s=st.sampled_from([None, None, None, None, 0.2]),
         order=st.sampled_from(list(Order)),
         short_tokens=st.sampled_from([0, 100]),
         short_weight=st.sampled_from([1.0, 4.0]),
@@ -124,18 +137,16 @@ class Histories(RuleBasedStateMachine):
         self.share = 1.0
         self.draining = False
 
-    @initialize(settings=rules, phase=PHASES, described=st.sampled_from([True, True, True, False]))
-    def start(self, settings: Settings, phase: LearningPhase, described: bool) -> None:
+    @initialize(settings=rules, phase=PHASES, info=INFOS)
+    def start(self, settings: Settings, phase: LearningPhase, info: EngineInfo | None) -> None:
         """Build a controller for these settings, with two endpoints, that has learned so much."""
         self.bench = Bench(settings)
         trust(self.bench, phase)
         self.configured = NAMES[:2]
         self.bench.feed(EndpointsChanged(POOL, self.configured))
-        if described:
+        if info is not None:
             for name in self.configured:
-                self.bench.feed(
-                    Described(name, EngineInfo(EngineKind.VLLM, kv_tokens=6000, context_tokens=4096))
-                )
+                self.bench.feed(Described(name, info))
 
     # What clients do
 
@@ -151,7 +162,7 @@ class Histories(RuleBasedStateMachine):
         samples=st.integers(1, 2),
         deadline_s=st.sampled_from([None, None, None, -1.0, 0.5, 30.0]),
         patience_s=st.sampled_from([None, None, 0.0, 5.0]),
-        count=st.integers(1, 4),
+        count=st.sampled_from([1, 1, 2, 4, 10]),
     )
     def arrive(
         self,
@@ -300,7 +311,7 @@ class Histories(RuleBasedStateMachine):
     @rule(
         endpoint=st.sampled_from(NAMES),
         kind=st.sampled_from(list(EngineKind)),
-        kv=st.sampled_from([None, 2000, 6000]),
+        kv=st.sampled_from([None, 2000, 6000, 200_000]),
         context=st.sampled_from([None, 2048]),
         slots=st.sampled_from([None, 2]),
         aborts=st.booleans(),

@@ -62,14 +62,15 @@ def test_at_half_load_nothing_is_refused_and_nobody_waits_long() -> None:
     """Below capacity everybody is served, and hardly anybody is held."""
     world = run(0.5, seconds=60.0)
     assert [] == world.refusals
-    assert all(met_share(world, name) >= 0.98 for name in CLASSES)
+    felt = [one for name in CLASSES for one in felt_by(world, name)]
+    assert sum(one.met(CLASSES[one.class_name]) for one in felt) >= 0.99 * len(felt)
     assert 0 == world.preemptions
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_at_twice_the_load_interactive_requests_are_on_time(seed: int) -> None:
-    """Chats hardly notice, ordinary requests lose the least they must, documents get their share, nothing is preempted."""
+    """Chats hardly notice, ordinary requests lose what they must, documents get their share, nothing is preempted."""
     world = run(2.0, seconds=40.0, seed=seed)
     assert met_share(world, "realtime") >= 0.97
     assert met_share(world, "standard") >= 0.7

@@ -17,6 +17,7 @@ appeared: a request ended, a first token came, an engine was sampled or came bac
 
 from __future__ import annotations
 
+from math import inf
 from typing import assert_never
 
 from forebay.admission import triage
@@ -40,7 +41,7 @@ from forebay.admission.events import (
     ShareChanged,
 )
 from forebay.admission.filling import fill
-from forebay.admission.gate import Verdict, examine, wait_budget_s
+from forebay.admission.gate import PREDICTED_WAIT, Verdict, examine, wait_budget_s
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
@@ -49,8 +50,8 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
 from forebay.admission.settings import Settings
-from forebay.admission.shedding import DisplacedRetries, Sessions, fingerprint, is_protected
 from forebay.admission.snapshot import Snapshot
+from forebay.admission.standing import Standing
 from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.timers import Timers
 from forebay.admission.views import pool_view
@@ -72,8 +73,7 @@ class Controller:
         self._life = Lifecycle(settings)
         self._pools: dict[str, Pool] = {}
         self._home: dict[EndpointId, Pool] = {}
-        self._displaced = DisplacedRetries()
-        self._sessions = Sessions()
+        self._standing = Standing()
         self._classes = {c.name: c for c in settings.classes}
         self._patience = Patience(self._life, self._timers, self._fill)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
@@ -208,50 +208,44 @@ class Controller:
         verdict = self._examine(ticket, now)
         if verdict.outcome is _QUEUE_FULL:
             victims = triage.room_for(ticket, verdict, self._settings.displace, now)
+            for victim in victims:
+                self._displace(victim, ticket, now)
             if victims:
-                for victim in victims:
-                    self._displace(victim, ticket, now)
                 verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
             self._life.refuse(ticket, verdict, verdict.outcome, now)
+            if verdict.decided_by == PREDICTED_WAIT and pool.learning.guard_due_s() is not None:
+                self._guard(pool, now)
         elif verdict.endpoint is not None:
-            self._dispatch_at_once(ticket, verdict.endpoint, verdict, now)
+            self._life.dispatch(ticket, verdict.endpoint, now, verdict)
+            self._started(ticket, verdict.endpoint, now)
         else:
             self._life.hold(ticket, verdict, now)
-            self._patience.begin(ticket, now, protected=self._is_protected(ticket, now))
+            self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
             for late in triage.late_ones(state, pool, self._settings.displace, now):
                 self._displace(late, ticket, now)
         state.arrived(price.cost.work_us, now)
 
-    def _dispatch_at_once(self, ticket: Ticket, endpoint: Endpoint, verdict: Verdict, now: float) -> None:
-        self._life.dispatch(ticket, endpoint, now, verdict)
-        self._started(ticket, now)
+    def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
+        self._standing.started(ticket, now)
         self._watch.arm(endpoint, ticket.pool, now)
+        if len(endpoint.running) == 1:
+            self._guard(ticket.pool, now)
 
-    def _started(self, ticket: Ticket, now: float) -> None:
-        session = ticket.demand.session
-        if session is not None:
-            self._sessions.admitted(ticket.demand.tenant, session, ticket.rank, now)
+    def _guard(self, pool: Pool, now: float) -> None:
+        """Whether an endpoint is idle while requests are refused may have changed."""
+        pool.watch_idle(now)
+        due_s = pool.learning.guard_due_s()
+        if due_s is not None and due_s > now:
+            self._timers.at(due_s, self._guard, pool)
 
     def _examine(self, ticket: Ticket, now: float) -> Verdict:
         draining = self._patience.drain_until_s is not None
         return examine(ticket, self._life.ledger, self._settings, now, draining=draining)
 
-    def _is_protected(self, ticket: Ticket, now: float) -> bool:
-        """True if nobody may push it out for as long as it waits."""
-        demand = ticket.demand
-        return is_protected(
-            never_refuse=False,
-            retry_of_displaced=demand.retry_count > 0
-            and self._displaced.claim(demand.tenant, fingerprint(demand), now),
-            later_call=demand.session is not None
-            and self._sessions.class_of(demand.tenant, demand.session, now) is not None,
-        )
-
     def _displace(self, victim: Ticket, newcomer: Ticket, now: float) -> None:
         """Somebody who waits is turned away for another's sake."""
-        demand = victim.demand
-        self._displaced.displaced(demand.tenant, fingerprint(demand), now)
+        self._standing.displaced(victim, now)
         check = Check("rank", victim.rank, newcomer.rank, False)
         detail = f"A request of class {newcomer.demand.class_name!r} took its place."
         self._life.evict(victim, Outcome.DISPLACED, now, check, detail)
@@ -354,7 +348,6 @@ class Controller:
         ticket.deadline_s = self._patience.until_s(ticket, min(left, wait_budget_s(ticket, now)), now)
         self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
         self._patience.begin(ticket, now, protected=True)
-        # At once if there is room, and then nobody of its class is before it.
         self._fill(ticket.pool, now)
 
     # Endpoints
@@ -446,13 +439,22 @@ class Controller:
     def _fill(self, pool: Pool, now: float) -> None:
         if pool.books.waiting.requests:
             for ticket in fill(pool, self._life, now):
-                self._started(ticket, now)
                 if ticket.endpoint is not None:
-                    self._watch.arm(ticket.endpoint, pool, now)
+                    self._started(ticket, ticket.endpoint, now)
+            if pool.paced_until_s < pool.pace_armed_s:
+                pool.pace_armed_s = pool.paced_until_s
+                self._timers.at(pool.paced_until_s, self._paced, pool)
+
+    def _paced(self, pool: Pool, now: float) -> None:
+        """The time of the next prompt may have come."""
+        pool.pace_armed_s = inf
+        self._fill(pool, now)
 
     def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Something left an endpoint: its room may serve another."""
         self._watch.arm(endpoint, pool, now)
+        if not endpoint.running:
+            self._guard(pool, now)
         if endpoint.state is not _UP or pool.absent_since_s is not None:
             self._forget_if_removed(endpoint, pool)
             self._check_absence(pool, now)

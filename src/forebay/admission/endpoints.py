@@ -9,13 +9,13 @@ health check answers is none: a hung engine goes on answering those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from forebay.admission.capacity import KV_CALM, ConcurrencyLimit, PrefillPacer, prefill_window_s
 from forebay.admission.fill_factor import FillFactor
 from forebay.admission.forecast import Curves, KvForecast
-from forebay.admission.ledger import Booking, EndpointBooks
+from forebay.admission.ledger import DrainingBooking, EndpointBooks
 from forebay.admission.model import (
     MICRO,
     EndpointId,
@@ -43,17 +43,6 @@ _UP: Final = EndpointState.UP
 _STALLED: Final = EndpointState.STALLED
 
 UNDESCRIBED = EngineInfo(EngineKind.OPENAI)
-
-
-@dataclass(slots=True, eq=False)
-class DrainingBooking:
-    """Room of a request that we gave up while the engine was still at it."""
-
-    booking: Booking
-    since_s: float
-    until_s: float
-    armed: bool = False
-    """True once a timer is set for `until_s`."""
 
 
 class Endpoint:
@@ -151,10 +140,18 @@ class Endpoint:
         settings = self.pool_settings
         if settings.max_inflight_tokens is not None:
             return int(settings.max_inflight_tokens * share)
-        capacity = self.info.kv_tokens
-        if capacity is None and settings.law is not None:
-            capacity = settings.law.kv_tokens
-        return None if capacity is None else int(capacity * settings.headroom * share)
+        tokens = self._kv_tokens()
+        return None if tokens is None else int(tokens * settings.headroom * share)
+
+    @property
+    def kv_capacity(self) -> float | None:
+        """KV tokens of the engine, or as many as were configured, this replica's share; None if nobody knows."""
+        tokens = self.pool_settings.max_inflight_tokens or self._kv_tokens()
+        return None if tokens is None else tokens * self.share
+
+    def _kv_tokens(self) -> int | None:
+        law = self.pool_settings.law
+        return self.info.kv_tokens or (law.kv_tokens if law is not None else None)
 
     @property
     def request_limit(self) -> tuple[int, bool]:
@@ -221,7 +218,7 @@ class Endpoint:
         return (
             self.fits_now(ticket)
             and self.is_open(now)
-            and self.pacer.allows(ticket.price.cost.prompt_tokens, now)
+            and (not self.decoding or self.pacer.allows(ticket.price.cost.prompt_tokens, now))
             and self.can_ever_hold(ticket)
         )
 
@@ -253,17 +250,6 @@ class Endpoint:
         return self.forecast.fits(
             price.cost.prompt_tokens, ticket.demand.samples, price.lengths, price.cap, room
         )
-
-    @property
-    def kv_capacity(self) -> float | None:
-        """KV tokens of the engine, or as many as were configured, this replica's share; None if nobody knows."""
-        settings = self.pool_settings
-        capacity = settings.max_inflight_tokens
-        if capacity is None:
-            capacity = self.info.kv_tokens
-        if capacity is None and settings.law is not None:
-            capacity = settings.law.kv_tokens
-        return None if capacity is None else capacity * self.share
 
     def can_ever_hold(self, ticket: Ticket) -> bool:
         """False if the prompt alone is beyond this engine's context window."""
@@ -352,6 +338,11 @@ class Endpoint:
         self.alone = None
 
     @property
+    def decoding(self) -> int:
+        """Requests that generate."""
+        return len(self.running) - self.pending
+
+    @property
     def queues_nothing(self) -> bool:
         """True if the engine does not say that requests wait inside it."""
         return self.sample is None or not self.sample.waiting
@@ -393,6 +384,7 @@ class Endpoint:
         if not self.running:
             self.was_idle = True
             self.idle_since_s = now
+            self.utilization.observe(now, 0.0, 0.0, 0.0)
 
     @property
     def steps_seen(self) -> int:
@@ -403,14 +395,15 @@ class Endpoint:
         """What runs here has changed, or how fast it is: the pace of prompts, and what is in use."""
         speed = self.meter.speed
         self.prefill_window_s = prefill_window_s(CHUNK_TOKENS * law.c1_s / speed)
-        decoding = len(self.running) - self.pending
+        # Paced only by a law of its own: a guessed one would throttle an engine for being unlike the guess.
+        learner = self.sources.learner
+        known = learner.is_trusted or self.pool_settings.law is not None
         self.pacer.follow(
             now,
-            law,
-            decoding=decoding,
+            learner.law() if learner.is_trusted else law,
+            decoding=self.decoding,
             kv_tokens=self.forecast.held_tokens,
-            tightest_tpot_s=tightest_tpot_s,
-            speed=speed,
+            tightest_tpot_s=tightest_tpot_s if known else inf,
         )
         limit, _ = self.request_limit
         capacity = self.kv_capacity
@@ -428,6 +421,8 @@ class Endpoint:
         ):
             self.state = EndpointState.UP
             self.last_life_s = now
+            if not self.running:
+                self.idle_since_s = now
 
     def show_life(self, now: float) -> None:
         """A byte or a counter moved: whatever was held against this endpoint is over."""

@@ -12,6 +12,7 @@ nothing that fits is left waiting.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from forebay.admission.endpoints import Endpoint
@@ -29,6 +30,7 @@ SMALL_SKIPPED_MAX: Final = 8
 def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     """Dispatch what can start. Returns those that did."""
     started: list[Ticket] = []
+    pool.paced_until_s = inf
     open_now = [endpoint for endpoint in pool.endpoints.values() if endpoint.is_open(now)]
     if not open_now or not pool.has_place():
         return started
@@ -58,9 +60,21 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
             open_now.remove(endpoint)
     if skipped:
         queue.restore()
-    if blocked is not None and open_now and pool.reserved is None:
-        _reserve(pool, blocked, open_now, now)
+    if blocked is not None and open_now:
+        if pool.reserved is None:
+            _reserve(pool, blocked, open_now, now)
+        pool.paced_until_s = _paced_until_s(blocked, open_now, now)
     return started
+
+
+def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float) -> float:
+    """When pacing lets the first that was blocked enter somewhere; infinite if it is not that which hinders it."""
+    until_s = inf
+    prompt_tokens = ticket.price.cost.prompt_tokens
+    for endpoint in open_now:
+        if endpoint.decoding and not endpoint.pacer.allows(prompt_tokens, now):
+            until_s = min(until_s, endpoint.pacer.next_at(prompt_tokens, now))
+    return until_s
 
 
 def _reserve(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> None:

@@ -13,6 +13,8 @@ The ledger knows no limits and no time; `capacity` compares, `controller` decide
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from forebay.admission.errors import invariant
 from forebay.admission.model import Cost, Demand, EndpointId
 from forebay.admission.record import record
@@ -32,6 +34,17 @@ class Booking:
 def booking_for(demand: Demand, cost: Cost) -> Booking:
     """The booking of a request with this cost."""
     return Booking(demand.pool, demand.class_name, cost.work_us, cost.kv_tokens, demand.body_bytes)
+
+
+@dataclass(slots=True, eq=False)
+class DrainingBooking:
+    """Room of a request that we gave up while the engine was still at it."""
+
+    booking: Booking
+    since_s: float
+    until_s: float
+    armed: bool = False
+    """True once a timer is set for `until_s`."""
 
 
 class Account:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from forebay.admission import cost
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
-from forebay.admission.endpoints import DrainingBooking, Endpoint
+from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import invariant
 from forebay.admission.gate import PREDICTED_WAIT, Verdict, wait_budget_s
-from forebay.admission.ledger import Ledger, booking_for
+from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
 from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.pools import Pool

@@ -82,6 +82,10 @@ class Pool:
         """The same with the whole share: what a refusal for good may rest on."""
         self.known_speeds: dict[str, float] = {}
         """Of endpoints that an earlier process has measured; taken up when they are added."""
+        self.paced_until_s = inf
+        """When pacing lets the next waiter enter; infinite if that is not what it waits for."""
+        self.pace_armed_s = inf
+        """When a timer is set for that."""
         self.law_due_s = now
         """When the learned law is looked at next."""
 

@@ -89,6 +89,9 @@ class PoolQueue:
         """A waiter is dispatched: it leaves and is charged. Raises: InvariantError if it does not wait."""
         queue, tenant = self._find(waiter)
         self._charge(queue, tenant, waiter, now)
+        if not self._walking:
+            # Nobody was passed over for it: nothing that was served until now gives reason to lift anybody.
+            self._time.served = queue.time.served = 0.0
         self._leave(queue, tenant, waiter)
 
     def recost(self, waiter: Waiter, work_us: int, kv_tokens: int) -> None:
@@ -204,7 +207,7 @@ class PoolQueue:
             self._pass_over(queue, tenant)
 
     def restore(self) -> None:
-        """The walk is over: whoever was skipped stands where it stood.
+        """The walk is over: whoever was skipped stands where it stood. Nothing to do if nobody was.
 
         Tenants and classes that were passed over keep a claim to one request (`FairTime.pass_over`).
         """
@@ -213,9 +216,9 @@ class PoolQueue:
             self._walk += 1
             self._kv.restore()
             self._restore_tenants()
-        self._time.served = 0.0
-        for queue in self.classes:
-            queue.time.served = 0.0
+            self._time.served = 0.0
+            for queue in self.classes:
+                queue.time.served = 0.0
 
     def smallest_kv_waiter(self) -> Waiter | None:
         """The waiter with the smallest KV need among those not skipped in this walk; None if there is none."""

@@ -70,6 +70,10 @@ class PoolView:
     drain_gpu_s_per_s: float
     wait_error_median: float | None
     bytes_per_prompt_token: float
+    output_error_ratio: float | None
+    """True over expected output tokens, decayed mean; None before the first answer."""
+    utilization: float
+    """Of the endpoints that are up, the mean: 0 to 1, over 10 s."""
     classes: tuple[ClassView, ...]
     endpoints: tuple[EndpointView, ...]
 

@@ -25,7 +25,7 @@ from forebay.admission.shedding import HOPELESS_BELOW, cannot_start, victim_key
 from forebay.admission.tickets import WAITING, Ticket
 
 VICTIMS_MAX: Final = 4
-LOOKED_AT: Final = (0.5, 0.8)
+LOOKED_AT: Final[tuple[float, ...]] = (0.5, 0.8)
 """Parts of its wait after which a waiter is looked at."""
 
 _OFF: Final = Displace.OFF

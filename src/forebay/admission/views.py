@@ -24,12 +24,19 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         drain_gpu_s_per_s=to_gpu_s(round(pool.drain_us_per_s())),
         wait_error_median=pool.errors.median,
         bytes_per_prompt_token=pool.pricing.ratio.bytes_per_token,
+        output_error_ratio=pool.pricing.output_error,
+        utilization=_utilization(pool, now),
         classes=tuple(
             ClassView(name, account.requests, to_gpu_s(account.work_us), pool.predict_wait_s(name, now))
             for name, account in books.classes.items()
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),
     )
+
+
+def _utilization(pool: Pool, now: float) -> float:
+    values = [endpoint.utilization.value(now) for endpoint in pool.endpoints.values() if endpoint.is_up]
+    return sum(values) / len(values) if values else 0.0
 
 
 def _endpoint_view(endpoint: Endpoint, pool: Pool, now: float) -> EndpointView:

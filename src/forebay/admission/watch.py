@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from forebay.admission.endpoints import STALLED_AFTER_S, DrainingBooking, Endpoint
+from forebay.admission.endpoints import STALLED_AFTER_S, Endpoint
+from forebay.admission.ledger import DrainingBooking
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointState, EngineSample
 from forebay.admission.outcomes import Outcome

@@ -99,7 +99,11 @@ class Metrics:
         goodput = CounterMetricFamily(
             "forebay_goodput_total", "Requests that met their objective.", labels=labels
         )
+        attainment = GaugeMetricFamily(
+            "forebay_slo_attainment", "Requests that met their objective ÷ all offered.", labels=labels
+        )
         for key, counts in self.counts.by_class.items():
+            attainment.add_metric(key, counts.met / max(sum(counts.outcomes.values()), 1))
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)
                 if outcome.group in _REFUSAL_GROUPS:
@@ -128,7 +132,7 @@ class Metrics:
             "Log lines not written: too many, or a blocked stderr.",
             value=self.lines_dropped(),
         )
-        yield from (requests, refusals, early, goodput, tenants, errors, dropped)
+        yield from (requests, refusals, early, goodput, attainment, tenants, errors, dropped)
 
     def _histograms(self) -> Iterator[Metric]:
         labels = ("pool", "class")
@@ -191,14 +195,40 @@ def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     drain_rate = GaugeMetricFamily(
         "forebay_drain_rate", "GPU-seconds of work that the pool gets through per second.", labels=("pool",)
     )
+    utilization = GaugeMetricFamily(
+        "forebay_utilization",
+        "Share of the pool in use, over 10 s: slots, KV cache or step time.",
+        labels=("pool",),
+    )
+    output_error = GaugeMetricFamily(
+        "forebay_output_tokens_error_ratio", "True over expected output tokens, lately.", labels=("pool",)
+    )
+    guard_trips = CounterMetricFamily(
+        "forebay_learning_guard_trips_total",
+        "Times that an endpoint stood idle while requests were refused on predictions.",
+        labels=("pool",),
+    )
     for pool in snapshot.pools:
+        utilization.add_metric((pool.name,), pool.utilization)
+        guard_trips.add_metric((pool.name,), pool.learned.guard_trips)
+        if pool.output_error_ratio is not None:
+            output_error.add_metric((pool.name,), pool.output_error_ratio)
         learning.add_metric((pool.name,), float(pool.learning))
         drain_rate.add_metric((pool.name,), pool.drain_gpu_s_per_s)
         for view in pool.classes:
             queue_requests.add_metric((pool.name, view.name), view.waiting_requests)
             queue_gpu_s.add_metric((pool.name, view.name), view.waiting_gpu_s)
             predicted.add_metric((pool.name, view.name), view.predicted_wait_s)
-    yield from (queue_requests, queue_gpu_s, predicted, learning, drain_rate)
+    yield from (
+        queue_requests,
+        queue_gpu_s,
+        predicted,
+        learning,
+        drain_rate,
+        utilization,
+        output_error,
+        guard_trips,
+    )
 
 
 def _kv_utilization(endpoint: EndpointView) -> float | None:

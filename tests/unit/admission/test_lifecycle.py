@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import InvariantError
 from forebay.admission.gate import Verdict
+from forebay.admission.lengths import OutputLengths
 from forebay.admission.lifecycle import LONGEST_LINGER_S
 from forebay.admission.model import Check, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.tickets import Phase, Ticket
-from tests.unit.admission.build import LLAMACPP, VLLM, Site, pool_settings
+from tests.unit.admission.build import LAW, LLAMACPP, VLLM, Site, pool_settings
 
 OVER = Check("waited", 5.0, 5.0, False)
 
@@ -60,7 +62,8 @@ def test_a_held_request_waits() -> None:
         effect.record.at_s,
     )
     assert Phase.WAITING is ticket.phase
-    assert [ticket] == list(site.pool.queues)
+    assert [ticket] == list(site.pool.queue)
+    assert ticket.waiting
     assert (1, 1000) == (site.pool.books.waiting.requests, site.life.ledger.waiting_bytes)
 
 
@@ -131,7 +134,7 @@ def test_an_evicted_request_leaves_nothing_behind() -> None:
         settle.settlement.duration_s,
         settle.settlement.predicted_wait_s,
     )
-    assert (0, 0) == (site.pool.books.waiting.requests, len(site.pool.queues))
+    assert (0, 0) == (site.pool.books.waiting.requests, len(site.pool.queue))
 
 
 def test_a_waiter_whose_client_left_is_told_nothing() -> None:
@@ -145,17 +148,18 @@ def test_a_waiter_whose_client_left_is_told_nothing() -> None:
 
 
 def test_a_failed_attempt_waits_again_before_the_others() -> None:
-    """Taken back, a request is first of its class, off the endpoint's books, and keeps the time it has waited."""
+    """Taken back, a request is before all of its tenant, off the endpoint's books, and keeps the time it has waited."""
     site = Site()
-    ticket = site.queued(1, 0.0)
+    ticket = site.queued(1, 0.0, max_output_tokens=500)
     site.queued(2, 0.0)
+    assert 2 == getattr(site.pool.queue.first(), "sequence", None)
     site.life.dispatch(ticket, site.endpoint(), 1.0)
     site.effects()
     take_back(site, ticket, 3.0)
     (effect,) = site.effects()
     assert isinstance(effect, Hold)
     assert ("attempt_failed", "The engine failed.") == (effect.record.decided_by, effect.record.detail)
-    assert [1, 2] == [waiting.demand.ticket for waiting in site.pool.queues]
+    assert ticket is site.pool.queue.first()
     assert 0 == site.endpoint().books.requests == site.endpoint().pending_prefill_us
     site.life.dispatch(ticket, site.endpoint(), 3.5)
     (again,) = site.effects()
@@ -280,7 +284,7 @@ def test_a_first_token_ends_the_prefill() -> None:
 
 
 def test_first_tokens_teach_the_concurrency_limit() -> None:
-    """Eight streams whose first tokens come in time double the limit; unstreamed answers say nothing about it."""
+    """Eight streams whose first tokens come in time double the limit; the byte of an unstreamed answer is its last."""
     site = Site()
     tickets = [site.running(number) for number in range(8)]
     unstreamed = [site.running(number, stream=False) for number in range(8, 16)]
@@ -290,6 +294,16 @@ def test_first_tokens_teach_the_concurrency_limit() -> None:
     for ticket in tickets:
         site.life.first_token(ticket, 0.1)
     assert 16 == site.endpoint().limit.limit
+
+
+@pytest.mark.parametrize(("took_s", "limit"), [(13.3, 16), (13.5, 6)])
+def test_unstreamed_answers_teach_it_when_they_end(took_s: float, limit: int) -> None:
+    """Theirs is reckoned: 1.5 s and 99 tokens of 120 ms, as the class asks for, are in time, and more is late."""
+    site = Site()
+    tickets = [site.running(number, stream=False) for number in range(8)]
+    for ticket in tickets:
+        finish(site, ticket, took_s, usage=Usage(prompt_tokens=100, output_tokens=99))
+    assert limit == site.endpoint().limit.limit
 
 
 def test_progress_credits_work_as_it_is_done() -> None:
@@ -388,14 +402,25 @@ def test_what_never_gave_a_token_is_not_charged(outcome: Outcome) -> None:
 )
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("first_token", [True, False])
-def test_no_ending_leaves_prefill_in_the_window(outcome: Outcome, stream: bool, first_token: bool) -> None:
-    """Whether or not a first token was told of, the prefill window is as empty after an ending as before."""
+@pytest.mark.parametrize("engine_goes_on", [True, False])
+def test_no_ending_leaves_anything_at_the_endpoint(
+    outcome: Outcome, stream: bool, first_token: bool, engine_goes_on: bool
+) -> None:
+    """Whether or not a first token was told of, nothing is pending, foreseen or running after an ending."""
     site = Site()
     ticket = site.running(1, stream=stream)
     if first_token:
         site.life.first_token(ticket, 0.5)
-    finish(site, ticket, 1.0, outcome)
-    assert 0 == site.endpoint().pending_prefill_us
+    finish(site, ticket, 1.0, outcome, engine_goes_on=engine_goes_on)
+    endpoint = site.endpoint()
+    assert (0, 0, 0, 1.0) == (
+        endpoint.pending,
+        endpoint.pending_prefill_us,
+        len(endpoint.forecast),
+        endpoint.idle_since_s,
+    )
+    assert ({}, engine_goes_on) == (endpoint.running, bool(endpoint.draining))
+    site.life.ledger.verify()
 
 
 def test_finished_work_is_credited_to_the_endpoint() -> None:
@@ -411,15 +436,77 @@ def test_finished_work_is_credited_to_the_endpoint() -> None:
     assert pytest.approx(4 * 0.25 / 2.0) == meter.speed
 
 
-def test_only_whole_answers_teach_lengths() -> None:
-    """An answer that was cut off says nothing about how long answers are."""
+def taught(
+    outcome: Outcome, usage: Usage | None, events: int, *, first_token: bool = True, **changes: Any
+) -> int:
+    """Output tokens that are expected after many answers that ended like this, under a limit of 4000."""
     site = Site()
+    site.pool.pricing.lengths = OutputLengths()
+    for number in range(120):
+        ticket = site.running(number, max_output_tokens=4000, **changes)
+        if first_token:
+            site.life.first_token(ticket, 0.5)
+        ticket.output_events = events
+        finish(site, ticket, 1.0, outcome, usage)
+        assert outcome is not Outcome.COMPLETED or number + 1 == site.pool.finished
+    return site.ticket(999, max_output_tokens=4000).cost.output_tokens
+
+
+UNTAUGHT = 256
+
+
+def test_whole_answers_teach_lengths() -> None:
+    """By the engine's own count, or by the events that were relayed where it does not say."""
+    assert pytest.approx(30, rel=0.3) == taught(
+        Outcome.COMPLETED, Usage(prompt_tokens=100, output_tokens=30), 7
+    )
+    assert pytest.approx(30, rel=0.3) == taught(Outcome.COMPLETED, None, 30)
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group in (Group.FAILED, Group.LEFT)])
+def test_answers_that_were_cut_off_teach_that_they_are_longer(outcome: Outcome) -> None:
+    """Whoever ended them: three tokens are the least of it, and what is expected of an answer gets no shorter."""
+    assert taught(outcome, None, 3) >= UNTAUGHT
+    assert taught(outcome, None, 300) > 1.5 * UNTAUGHT
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UPSTREAM_FAILED, Outcome.CLIENT_GONE])
+def test_what_has_not_begun_teaches_no_lengths(outcome: Outcome) -> None:
+    """Without a first token nobody knows that it would have had more than one."""
+    assert UNTAUGHT == taught(outcome, None, 0, first_token=False)
+
+
+def test_an_answer_that_nobody_counted_teaches_no_lengths() -> None:
+    """Without usage and events there is no evidence, and what was expected is none, nor of how lengths spread."""
+    site = Site()
+    site.pool.pricing.lengths = OutputLengths()
+    before = site.pool.pricing.lengths.export()
     for number in range(40):
-        ticket = site.running(number)
-        site.life.progress(ticket, 3, 1.0)
-        finish(site, ticket, 2.0, Outcome.CLIENT_GONE)
-    assert 99 == site.ticket(99).cost.output_tokens
-    assert 0 == site.pool.finished
+        finish(site, site.running(number, max_output_tokens=4000, stream=False), 1.0)
+    assert before == site.pool.pricing.lengths.export()
+    assert (40, None) == (site.pool.finished, site.pool.pricing.output_error)
+
+
+def test_an_end_that_stands_for_a_first_token_tells_nothing_of_prefill() -> None:
+    """All of the answer was worked off by then, and not its prompt alone."""
+    site = Site()
+    finish(site, site.running(1), 9.0, usage=Usage(prompt_tokens=100, output_tokens=99))
+    assert 0 == site.endpoint().steps_seen
+
+
+def test_streams_tell_how_many_tokens_an_event_carries() -> None:
+    """Streams of forty events with eighty tokens each: two a piece. Those without usage, or cut off, say nothing."""
+    for outcome, usage, tokens in [
+        (Outcome.COMPLETED, Usage(prompt_tokens=100, output_tokens=80), 2.0),
+        (Outcome.COMPLETED, None, 1.0),
+        (Outcome.CLIENT_GONE, None, 1.0),
+    ]:
+        site = Site()
+        for number in range(10):
+            ticket = site.running(number)
+            site.life.progress(ticket, 40, 1.0)
+            finish(site, ticket, 2.0, outcome, usage)
+        assert tokens == site.endpoint().sources.pace.tokens_per_event
 
 
 # Objectives
@@ -499,7 +586,7 @@ def test_an_abandoned_request_keeps_its_room_for_the_engines_linger() -> None:
     site.endpoint().info = replace(VLLM, linger_s=4.0)
     assert 7.0 == linger_until(site, site.running(1), 3.0)
     books = site.endpoint().books
-    assert (0, 1, 199, 1_000_000) == (
+    assert (0, 1, 150, 1_000_000) == (
         books.running.requests,
         books.draining.requests,
         books.kv_tokens,
@@ -554,28 +641,58 @@ def test_a_stream_is_aborted_everywhere() -> None:
 # When to come back
 
 
-@pytest.mark.parametrize(
-    ("outcome", "least", "most"),
-    [
-        (Outcome.QUEUE_FULL, 3.0, 3.9),
-        (Outcome.DEADLINE_UNREACHABLE, 3.0, 3.9),
-        (Outcome.NO_ENDPOINTS, 2.0, 2.6),
-        (Outcome.DRAINING, 2.0, 2.6),
-    ],
-    ids=lambda value: getattr(value, "value", str(value)),
-)
-def test_refusals_say_when_to_come_back(outcome: Outcome, least: float, most: float) -> None:
-    """Contended: when the work in the way has drained. Absent: after the time in which an engine may be back."""
+def promises(site: Site, outcome: Outcome, predicted_s: float, times: int) -> list[float]:
+    """When so many clients that are refused at once are told to come back."""
+    for number in range(100, 100 + times):
+        verdict = Verdict(predicted_wait_s=predicted_s)
+        site.life.refuse(site.ticket(number), verdict, outcome, 1.0)
+    found = [e.refusal.retry_after_s for e in site.effects() if isinstance(e, Refuse)]
+    assert all(promise is not None for promise in found)
+    return [promise or 0.0 for promise in found]
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group is Group.CONTENDED], ids=lambda o: o.value)
+def test_contended_refusals_are_told_a_slot_each(outcome: Outcome) -> None:
+    """Predicted to wait 7 s and allowed 5: in 2 s, and each after as much more as four of five that return take."""
     site = Site()
-    site.running(1)
-    site.queued(2)
-    site.queued(3)
+    found = promises(site, outcome, 7.0, 20)
+    for number, promise in enumerate(found):
+        slot_s = 2.0 + 0.8 * number
+        assert slot_s <= promise <= 1.3 * slot_s
+    assert 20 == len(set(found))
+
+
+def test_slots_are_as_far_apart_as_their_class_is_served() -> None:
+    """Beside realtime, standard gets five eighths of the rate: its slots take that much longer."""
+    site = Site()
+    site.queued(1, class_name="realtime")
     site.effects()
-    for number in range(4, 24):
-        site.life.refuse(site.ticket(number), Verdict(), outcome, 1.0)
-    promised = [e.refusal.retry_after_s for e in site.effects() if isinstance(e, Refuse)]
-    assert 20 == len(set(promised))
-    assert all(promise is not None and least <= promise <= most for promise in promised)
+    found = promises(site, Outcome.DEADLINE_UNREACHABLE, 5.0, 20)
+    for number, promise in enumerate(found):
+        slot_s = max(1.0, 0.8 * number / (5 / 8))
+        assert slot_s <= promise <= 1.3 * slot_s
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group is Group.ABSENT], ids=lambda o: o.value)
+def test_where_no_engine_is_nobody_is_promised_a_slot(outcome: Outcome) -> None:
+    """After the time in which one may be back, spread upwards, however many come."""
+    found = promises(Site(), outcome, 7.0, 20)
+    assert all(2.0 <= promise <= 2.6 for promise in found)
+    assert 20 == len(set(found))
+
+
+def test_who_waited_in_vain_is_told_when_to_come_back() -> None:
+    """By what a usual request would wait now: eight seconds of work ahead, 5 s allowed, so in three seconds."""
+    site = Site()
+    tickets = [site.queued(number) for number in range(9)]
+    site.effects()
+    site.life.evict(tickets[0], Outcome.QUEUE_TIMEOUT, 5.0, OVER, "")
+    (evict, _) = site.effects()
+    assert isinstance(evict, Evict)
+    assert pytest.approx(8.0) == evict.refusal.predicted_wait_s
+    promised = evict.refusal.retry_after_s
+    assert promised is not None
+    assert 3.0 <= promised <= 3.9
 
 
 def test_what_can_never_pass_is_not_asked_back() -> None:
@@ -590,22 +707,176 @@ def test_what_can_never_pass_is_not_asked_back() -> None:
 # What waits teach
 
 
+def foretold(site: Site, number: int, base_s: float, now: float = 0.0) -> Ticket:
+    """A ticket waits that was told a wait."""
+    ticket = site.ticket(number, now)
+    forecast = site.pool.classes["standard"].waits.forecast(base_s)
+    verdict = Verdict(predicted_wait_s=forecast.expected_s, forecast=forecast)
+    site.life.hold(ticket, verdict, now)
+    return ticket
+
+
 def test_a_wait_teaches_how_good_its_prediction_was() -> None:
-    """Predicted one second and waited two: an error of a half."""
+    """Predicted one second and waited two: an error of a half, and a class that expects longer waits."""
     site = Site()
-    for number in range(16):
-        ticket = site.queued(number, 0.0, predicted_wait_s=1.0)
+    tickets = [foretold(site, number, 1.0) for number in range(16)]
+    before = site.pool.classes["standard"].waits.predict(1.0)
+    for ticket in tickets:
         site.life.dispatch(ticket, site.endpoint(), 2.0)
     assert 0.5 == site.pool.errors.median
+    assert 16 == site.pool.classes["standard"].waits.judged
+    assert site.pool.classes["standard"].waits.predict(1.0) > before
 
 
 def test_a_wait_without_a_prediction_teaches_nothing() -> None:
-    """A request that waits again after a failed attempt was never told a wait: that is no error of a prediction."""
+    """Nobody could say how long it would be: that is no error of a prediction."""
+    site = Site()
+    site.life.dispatch(site.queued(1), site.endpoint(), 3.0)
+    assert 0 == site.pool.errors.count
+
+
+@pytest.mark.parametrize("ending", ["dispatch", "evict", "drop"])
+def test_only_a_first_wait_teaches(ending: str) -> None:
+    """Who waits again after a failed attempt was told nothing of that, and stands before all others."""
+    site = Site()
+    ticket = foretold(site, 1, 1.0)
+    site.life.dispatch(ticket, site.endpoint(), 1.0)
+    take_back(site, ticket, 2.0)
+    waits = site.pool.classes["standard"].waits
+    before = (site.pool.errors.count, waits.judged, waits.export())
+    match ending:
+        case "dispatch":
+            site.life.dispatch(ticket, site.endpoint(), 9.0)
+        case "evict":
+            site.life.evict(ticket, Outcome.QUEUE_TIMEOUT, 9.0, OVER, "")
+        case _:
+            site.life.drop(ticket, 9.0)
+    assert before == (site.pool.errors.count, waits.judged, waits.export())
+
+
+@pytest.mark.parametrize("move", ["evict", "drop"])
+def test_a_wait_that_was_cut_short_teaches_that_waits_are_longer(move: str) -> None:
+    """Turned away or left, after four seconds where one was foretold: the quantiles rise."""
+    site = Site()
+    waits = site.pool.classes["standard"].waits
+    middle_s = waits.at_quantile(1.0, 0.5)
+    tickets = [foretold(site, number, 1.0) for number in range(20)]
+    for ticket in tickets:
+        if move == "evict":
+            site.life.evict(ticket, Outcome.DISPLACED, 4.0, OVER, "")
+        else:
+            site.life.drop(ticket, 4.0)
+    assert waits.at_quantile(1.0, 0.5) > middle_s
+    assert 1.0 == waits.kappa
+
+
+def test_a_refusal_on_a_predicted_wait_is_told_to_the_pool() -> None:
+    """Thirty of them with nobody waiting cost a class its trust; refusals for other reasons do not."""
+    for decided_by, kept in [("predicted_wait", False), ("class_queue_requests", True)]:
+        site = Site()
+        waits = site.pool.classes["standard"].waits
+        waits.trusted = True
+        for number in range(30):
+            verdict = Verdict(decided_by=decided_by)
+            site.life.refuse(site.ticket(number), verdict, Outcome.DEADLINE_UNREACHABLE, 1.0)
+        assert kept is waits.trusted
+
+
+# Another cost
+
+
+def filed(site: Site, number: int, now: float = 0.0, *, protected: bool = False, **changes: Any) -> Ticket:
+    """A ticket waits, and its deadline is known."""
+    ticket = site.queued(number, now, **changes)
+    file_waiter(ticket, now, protected=protected)
+    return ticket
+
+
+def double(site: Site) -> None:
+    """All costs twice as much from now on."""
+    site.pool.pricing.law = replace(LAW, c1_s=2 * LAW.c1_s, c2_s=2 * LAW.c2_s)
+
+
+def test_who_waits_is_estimated_and_booked_anew() -> None:
+    """At another law all waiters cost otherwise, on all books; what runs stays as it was booked."""
+    site = Site()
+    running = site.running(9)
+    tickets = [filed(site, number, class_name=name) for number, name in enumerate(("standard", "batch"))]
+    double(site)
+    site.life.cost_again(site.pool, 1.0)
+    site.life.ledger.verify()
+    assert [2_000_000] * 2 == [ticket.work_us for ticket in tickets]
+    assert [2_000_000] * 2 == [ticket.booking.work_us for ticket in tickets]
+    assert (4_000_000, 1_000_000) == (site.pool.books.waiting.work_us, site.pool.books.in_flight.work_us)
+    assert 1_000_000 == running.work_us
+    assert [2_000_000] * 2 == [site.pool.classes[name].deadlines.work_us for name in ("standard", "batch")]
+    assert (4_000_000, 2) == site.pool.queue.work_ahead(site.ticket(50, class_name="batch"))
+
+
+def test_who_waits_keeps_its_place_when_all_costs_change_alike() -> None:
+    """Order, deadlines and protection are as before, and once they have gone nothing is left of them."""
+    site = Site()
+    sizes = [99, 300, 20, 150, 60]
+    tickets = [
+        filed(site, number, max_output_tokens=size, protected=number == 1)
+        for number, size in enumerate(sizes)
+    ]
+    double(site)
+    for now in (1.0, 1.0, 2.0):
+        site.life.cost_again(site.pool, now)
+    assert [False, True, False, False, False] == [t.entry is not None and t.entry.protected for t in tickets]
+    site.pool.classes["standard"].deadlines.verify()
+    served = []
+    while (waiter := site.pool.queue.first()) is not None:
+        assert isinstance(waiter, Ticket)
+        site.life.dispatch(waiter, site.endpoint(), 3.0)
+        served.append(waiter.price.cap)
+    assert sorted(sizes) == served
+    assert (0, 0) == (len(site.pool.classes["standard"].deadlines), site.pool.books.waiting.work_us)
+
+
+def test_a_new_estimate_makes_nobody_displaceable_again() -> None:
+    """Who has waited for half its budget is left alone from then on, however often costs change."""
+    site = Site()
+    ticket = filed(site, 1)
+    assert ticket.entry is not None
+    assert 2.5 == ticket.entry.firm_from_s
+    for now in (1.0, 3.0):
+        site.life.cost_again(site.pool, now)
+        assert ticket.entry is not None
+        assert 2.5 == ticket.entry.firm_from_s
+    assert site.pool.classes["standard"].deadlines.least_valuable(3.0) is None
+
+
+def test_a_failed_attempt_is_estimated_anew() -> None:
+    """What has been learned meanwhile is what the second wait is booked as."""
     site = Site()
     ticket = site.running(1)
+    double(site)
     take_back(site, ticket, 1.0)
-    site.life.dispatch(ticket, site.endpoint(), 3.0)
-    assert 0 == site.pool.errors.count
+    assert (2_000_000, 2_000_000) == (ticket.work_us, site.pool.books.waiting.work_us)
+    assert (0, 0) == (site.pool.books.in_flight.work_us, site.endpoint().pending_prefill_us)
+    site.life.ledger.verify()
+
+
+# What classes and tenants are charged
+
+
+def test_whoever_runs_is_charged_until_it_ends() -> None:
+    """By its estimate at dispatch, corrected by what it took; what never began is given back."""
+    site = Site()
+    served = site.running(1)
+    queue = site.pool.queue.classes[1]
+    assert 200_000 == queue.finish
+    finish(site, served, 1.0, usage=Usage(prompt_tokens=100, output_tokens=49))
+    assert pytest.approx(100_000) == queue.finish
+    failed = site.queued(2, 1.0)
+    start = queue.finish
+    site.life.dispatch(failed, site.endpoint(), 1.0)
+    assert queue.finish > start
+    finish(site, failed, 2.0, Outcome.UPSTREAM_FAILED)
+    assert pytest.approx(start) == queue.finish
+    assert {} == {name: tenant for name, tenant in queue.tenants.items() if tenant.in_flight}
 
 
 # Reservations

@@ -1,14 +1,38 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from forebay.admission.effects import Hold
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.events import Described
+from forebay.admission.learning import CAUTIOUS, CONFIDENT, LEARNING
+from forebay.admission.lengths import OutputLengths
 from forebay.admission.model import EndpointId, EndpointState, Usage
-from forebay.admission.settings import SpeedLaw
-from tests.unit.admission.build import LAW, Site, demand, pool_settings, settings_for, with_class
+from forebay.admission.outcomes import Outcome
+from forebay.admission.pools import Pool
+from forebay.admission.settings import OPTIMISTIC_LAW, ClassOrder, Order, Settings, SpeedLaw
+from forebay.admission.tickets import Ticket
+from tests.unit.admission.build import (
+    LAW,
+    VLLM,
+    Scenario,
+    Site,
+    demand,
+    held,
+    pool_settings,
+    settings_for,
+    turned_away,
+    with_class,
+)
+
+SECOND_US = 1_000_000
+LEARNS = pool_settings(law=None)
+"""A pool without a profile."""
 
 
 def reserved_at(site: Site) -> Endpoint | None:
@@ -16,62 +40,77 @@ def reserved_at(site: Site) -> Endpoint | None:
     return site.pool.reserved
 
 
-def teach(site: Site, *, windows: int = 3, finished: int = 30, error: float | None = 0.1) -> None:
-    """Evidence for a pool that learns: saturated windows, finished requests, and the error of predictions."""
-    site.endpoint("a").meter.windows = windows
+def learns(pool: Pool) -> bool:
+    """Whether it may refuse nobody on a prediction."""
+    return not pool.learning.may_refuse
+
+
+def teach(site: Site, *, steps: int = 200, finished: int = 30, error: float | None = 0.1) -> None:
+    """Evidence for a pool that learns: engine steps, finished requests, and the error of predictions."""
+    site.endpoint("a").sources.learner.steps = steps
     if error is not None:
         for _ in range(64):
             site.pool.errors.observe(1.0 + error, 1.0)
     for number in range(finished):
-        site.pool.learn_end(site.ticket(number), None)
+        site.pool.learn_end(site.ticket(number), None, 0, 1.0, whole=True)
+
+
+def trust(pool: Pool, *, confident: bool = False) -> None:
+    """From now on its predictions may refuse."""
+    pool.learning._enter(CONFIDENT if confident else CAUTIOUS, 0.0)
+
+
+def arrive(site: Site, class_name: str, gpu_s_per_s: float, each_us: int = 1000, now: float = 0.0) -> None:
+    """So much work per second has been arriving in a class, in requests of one size, up to now."""
+    state = site.pool.classes[class_name]
+    for _ in range(round(gpu_s_per_s * state.arrivals.time_constant_s * SECOND_US / each_us)):
+        state.arrived(each_us, now)
+
+
+def waited(site: Site, number: int, *, foretold_s: float, waited_s: float, **changes: Any) -> Ticket:
+    """A ticket that was told one wait and has had another."""
+    ticket = site.ticket(number, **changes)
+    forecast = site.pool.classes[ticket.demand.class_name].waits.forecast(foretold_s)
+    ticket.forecast = replace(forecast, expected_s=foretold_s)
+    ticket.waited_s = waited_s
+    return ticket
 
 
 # What a request would cost
 
 
-def test_a_known_prompt_is_priced_as_it_is() -> None:
-    """The exact count goes before the bytes; images and audio come on top."""
-    cost = Site().pool.cost_of(demand(1, prompt_tokens=500, extra_prompt_tokens=300, prompt_bytes=9999))
-    assert (800, 99, 899) == (cost.prompt_tokens, cost.output_tokens, cost.kv_tokens)
-    assert 80_000 + 990_000 == cost.work_us
-
-
-def test_an_unknown_prompt_is_estimated_from_its_bytes() -> None:
-    """Four bytes a token before anything is learned."""
-    assert 250 == Site().pool.cost_of(demand(1, prompt_tokens=None, prompt_bytes=1000)).prompt_tokens
-
-
-def test_every_sample_is_paid_for() -> None:
-    """Four answers for one prompt cost four decodes, and KV for four answers and one prompt."""
-    cost = Site().pool.cost_of(demand(1, samples=4))
-    assert (10_000 + 4 * 990_000, 100 + 4 * 99) == (cost.work_us, cost.kv_tokens)
-
-
-def test_an_embedding_holds_no_kv() -> None:
-    """What generates nothing pays for its prompt alone."""
-    cost = Site().pool.cost_of(demand(1, generates=False))
-    assert (10_000, 0, 0) == (cost.work_us, cost.kv_tokens, cost.output_tokens)
+def test_a_request_is_priced_by_what_the_pool_has_learned() -> None:
+    """The pool's own lengths, law and limits: here a second of work for a hundred tokens and an answer of 99."""
+    price = Site().pool.price(demand(1))
+    assert (SECOND_US, 150, 99) == (price.cost.work_us, price.cost.kv_tokens, price.cap)
 
 
 def test_an_answer_cannot_outgrow_the_context_window() -> None:
     """With 50 tokens of the window left the answer has at most 50, whatever the client allows."""
     site = Site()
     site.describe("a", context_tokens=1000)
-    cost = site.pool.cost_of(demand(1, prompt_tokens=950, max_output_tokens=4000))
-    assert (50, 1000) == (cost.output_tokens, cost.kv_tokens)
+    price = site.pool.price(demand(1, prompt_tokens=950, max_output_tokens=4000))
+    assert (50, 50) == (price.cap, price.cost.output_tokens)
 
 
 def test_a_reserve_is_cut_to_the_whole_cache() -> None:
     """A request that needs more than the cache can hold books the whole cache: it runs alone."""
     site = Site(pool_settings(max_inflight_tokens=1000))
-    assert 1000 == site.pool.cost_of(demand(1, max_output_tokens=5000)).kv_tokens
+    price = site.pool.price(demand(1, max_output_tokens=5000))
+    assert (1000, 5000) == (price.cost.kv_tokens, price.cap)
+    assert 10_000 + 5000 * 10_000 == price.cost.work_us
 
 
-def test_what_a_request_surely_needs() -> None:
-    """An exact count is sure; of a guess from bytes only a quarter is."""
-    pool = Site().pool
-    assert 500 == pool.surely_needs(demand(1, prompt_tokens=500))
-    assert 250 == pool.surely_needs(demand(1, prompt_tokens=None, prompt_bytes=4000))
+def test_costs_are_reckoned_with_the_cache_that_engines_have() -> None:
+    """The fixed cost of a step is shared by what the cache holds: told by all engines, that is taken for the law's."""
+    law = replace(LAW, c0_s=0.01)
+    site = Site(pool_settings(law=law), endpoints=("a", "b"))
+    before = site.pool.price(demand(1)).cost.work_us
+    site.describe("a", kv_tokens=10_000)
+    assert before == site.pool.price(demand(1)).cost.work_us
+    site.describe("b", kv_tokens=5_000)
+    assert 10_000 == site.pool.pricing.law.kv_tokens
+    assert before < site.pool.price(demand(1)).cost.work_us
 
 
 # What the world looks like
@@ -151,11 +190,13 @@ def test_the_bound_on_work_has_headroom_and_share() -> None:
 
 
 def test_the_bound_on_a_class_follows_the_drain_rate() -> None:
-    """Unconfigured, a class may have waiting what drains within its wait budget; while learning, anything."""
+    """Unconfigured, a class may have waiting what it gets within its wait budget; while learning, anything."""
     site = Site(endpoints=("a", "b"))
+    assert site.pool.max_class_work_us(site.class_settings("standard")) is None
+    trust(site.pool)
     assert 10_000_000 == site.pool.max_class_work_us(site.class_settings("standard"))
-    learning = Site(pool_settings(law=None))
-    assert learning.pool.max_class_work_us(learning.class_settings("standard")) is None
+    site.queued(1, class_name="realtime")
+    assert 10_000_000 * 5 / 8 == site.pool.max_class_work_us(site.class_settings("standard"))
 
 
 def test_a_configured_bound_on_a_class_holds_while_learning() -> None:
@@ -174,161 +215,785 @@ def test_the_tightest_budget_is_that_of_the_most_impatient_class() -> None:
 # How long it would wait
 
 
-def test_ahead_are_own_class_and_higher_ranks() -> None:
-    """A standard arrival waits for realtime and standard work; batch work waits for it."""
+def test_a_class_gets_its_part_of_the_weight_of_those_that_wait() -> None:
+    """Alone it gets all that drains; beside realtime (3) and batch (2), standard (5) gets a half."""
+    site = Site(endpoints=("a", "b"))
+    for name in ("realtime", "standard", "batch"):
+        assert 2_000_000 == site.pool.class_rate_us_per_s(name)
+    site.queued(1, class_name="realtime")
+    assert 2_000_000 * 5 / 8 == site.pool.class_rate_us_per_s("standard")
+    assert 2_000_000 == site.pool.class_rate_us_per_s("realtime")
+    site.queued(2, class_name="batch")
+    assert 1_000_000 == site.pool.class_rate_us_per_s("standard")
+    site.endpoint("b").fail(0.0)
+    assert 500_000 == site.pool.class_rate_us_per_s("standard")
+
+
+def test_the_base_is_what_is_before_it_over_the_drain_rate_and_a_release() -> None:
+    """Two seconds ahead and 20 ms of prefill on two endpoints, and half a second until one of two works ends."""
+    site = Site(endpoints=("a", "b"))
+    first, _ = site.running(1, "a"), site.running(2, "b")
+    assert pytest.approx(1.01 + 0.5) == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+    site.life.first_token(first, 0.0)
+    assert 10_000 == site.pool.prefill_in_engines_us()
+    assert pytest.approx(1.005 + 0.5) == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+
+
+def test_the_plain_predictor_counts_all_that_is_in_flight() -> None:
+    """Two seconds ahead and two in flight on two endpoints are two seconds, whatever arrives."""
+    site = Site(pool_settings(wait_predictor="plain"), endpoints=("a", "b"))
+    site.running(1, "a")
+    site.running(2, "b")
+    arrive(site, "standard", 1.0)
+    arrive(site, "realtime", 1.0)
+    assert 2.0 == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+
+
+@pytest.mark.parametrize("predictor", ["backlog", "plain"])
+def test_where_nothing_drains_the_wait_is_endless(predictor: str) -> None:
+    """No endpoint that is up means an infinite wait, in every order of service and however much arrives."""
+    for order in Order:
+        settings = with_class("standard", settings_for(pool_settings(wait_predictor=predictor)), order=order)
+        site = Site(settings=settings, up=False)
+        arrive(site, "standard", 1.0)
+        assert math.inf == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+        assert math.inf == site.pool.predict_wait_s("standard", 0.0)
+
+
+def test_smaller_requests_that_come_later_go_first() -> None:
+    """With `sjf` half the rate goes to later and smaller ones: one second becomes two. Other orders do not care."""
+    for order, wait_s in [(Order.SJF, 2.0), (Order.FIFO, 1.0), (Order.EDF, 1.0)]:
+        site = Site(settings=with_class("standard", settings_for(), order=order))
+        arrive(site, "standard", 0.5)
+        assert pytest.approx(wait_s) == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+
+
+def test_larger_requests_that_come_later_do_not() -> None:
+    """What will be served after it does not make a request wait."""
+    site = Site()
+    arrive(site, "standard", 0.5, each_us=500_000)
+    assert pytest.approx(1.0) == site.pool.base_wait_s("standard", 1e6, 100_000, 0.0)
+
+
+def test_how_long_smaller_ones_go_first_is_a_matter_of_aging() -> None:
+    """Of half the size, and coming for a second only: half a second is added, then a quarter, and then nothing."""
+    site = Site(settings=with_class("standard", settings_for(), aging_s=1.0))
+    arrive(site, "standard", 0.5, each_us=500_000)
+    assert pytest.approx(2.75) == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+
+
+def test_what_a_class_gets_is_what_smaller_ones_take_from() -> None:
+    """Where others wait too, the class has a part of the rate, and its own arrivals weigh the more in it."""
     site = Site()
     site.queued(1, class_name="realtime")
-    site.queued(2)
-    site.queued(3, class_name="batch")
-    assert [1_000_000, 2_000_000, 3_000_000] == [
-        site.pool.ahead_us(name) for name in ("realtime", "standard", "batch")
-    ]
-    assert [1, 2, 3] == [site.pool.ahead_requests(name) for name in ("realtime", "standard", "batch")]
+    arrive(site, "standard", 0.25)
+    rate = 5 / 8
+    assert pytest.approx(1.0 * rate / (rate - 0.25)) == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
 
 
-def test_the_prediction_is_work_ahead_over_the_drain_rate() -> None:
-    """Two seconds ahead and a mean of one running, on two endpoints: 1.5 s. `plain` counts both running: 2 s."""
-    for predictor, wait_s in [("backlog", 1.5), ("plain", 2.0)]:
-        site = Site(pool_settings(wait_predictor=predictor), endpoints=("a", "b"))
-        site.running(1, "a")
-        site.running(2, "b")
-        site.queued(3)
-        site.queued(4)
-        site.queued(5, class_name="batch")
-        assert wait_s == site.pool.predict_wait_s("standard")
+def test_a_pool_in_which_nothing_is_ahead_has_no_wait() -> None:
+    """However much came lately: once it is served nobody has to wait for it."""
+    site = Site()
+    for name in ("realtime", "standard", "batch"):
+        arrive(site, name, 3.0)
+    assert [0.0] * 3 == [site.pool.predict_wait_s(name, 0.0) for name in ("realtime", "standard", "batch")]
 
 
-# What it learns
+# What will arrive and be served first
 
 
-def test_a_configured_profile_counts_as_learned() -> None:
-    """With a law nothing has to be learned before predictions may refuse; without one everything has."""
-    assert not Site().pool.learning
-    assert Site(pool_settings(law=None)).pool.learning
+def test_by_weight_what_arrives_without_waiting_is_served_first() -> None:
+    """Classes that get all they ask for take it from those who wait; the class's own arrivals are not in it."""
+    site = Site(endpoints=("a", "b"))
+    arrive(site, "realtime", 0.1)
+    arrive(site, "batch", 0.2)
+    arrive(site, "standard", 0.9)
+    assert pytest.approx(300_000) == site.pool.arriving_us_per_s("standard", 0.0)
+    assert pytest.approx(300_000 / math.e) == site.pool.arriving_us_per_s("standard", 10.0)
+
+
+def test_what_a_class_with_a_backlog_takes_is_ahead_already() -> None:
+    """The work that waits in it is counted as such, and what arrives in it waits behind that."""
+    site = Site()
+    arrive(site, "realtime", 0.1)
+    arrive(site, "batch", 0.2)
+    site.queued(1, class_name="realtime")
+    assert pytest.approx(200_000) == site.pool.arriving_us_per_s("standard", 0.0)
+
+
+@pytest.mark.parametrize("others", [(), ("batch",)], ids=["alone", "beside another"])
+def test_no_class_is_served_more_than_its_share_first(others: tuple[str, ...]) -> None:
+    """What a class without a backlog asks for beyond its share would have to wait, as if it had one."""
+    site = Site()
+    for number, name in enumerate(("standard", *others)):
+        site.queued(number, class_name=name)
+    arrive(site, "realtime", 50.0, each_us=SECOND_US)
+    share = site.pool.class_rate_us_per_s("realtime")
+    assert SECOND_US * 3 / (8 + 2 * len(others)) == share
+    assert pytest.approx(share) == site.pool.arriving_us_per_s("standard", 0.0)
+
+
+def test_in_strict_order_the_higher_ranks_are_served_first() -> None:
+    """Whether they wait or not, and none of the lower ones."""
+    site = Site(settings=settings_for(class_order=ClassOrder.STRICT))
+    for name in ("realtime", "standard", "batch"):
+        arrive(site, name, 0.1)
+    site.queued(1, class_name="realtime")
+    found = [site.pool.arriving_us_per_s(name, 0.0) for name in ("realtime", "standard", "batch")]
+    assert pytest.approx([0.0, 100_000, 200_000]) == found
+
+
+def test_what_is_served_first_makes_the_wait_longer() -> None:
+    """A quarter of the rate gone to others makes a third more of a wait; it doubles at most."""
+    site = Site()
+    arrive(site, "realtime", 0.25)
+    assert pytest.approx(4 / 3) == site.pool.base_wait_s("standard", 1e6, 1, 0.0)
+    strict = Site(settings=settings_for(class_order=ClassOrder.STRICT))
+    arrive(strict, "realtime", 7.0)
+    assert pytest.approx(2.0) == strict.pool.base_wait_s("standard", 1e6, 1, 0.0)
+
+
+# The wait of a usual request
+
+
+def test_a_usual_request_waits_for_what_would_be_served_before_it() -> None:
+    """2.1 s of work in standard: two seconds of its own class, and what batch (2 to 5) gets by its weight, a second."""
+    site = Site(endpoints=("a", "b"))
+    site.running(1, "a")
+    site.running(2, "b")
+    for number in (3, 4):
+        site.queued(number)
+    site.queued(5, class_name="batch")
+    assert pytest.approx(0.01 + 3.0 / 2 + 0.5) == site.pool.predict_wait_s("standard", 0.0)
+    # Of batch no more than 0.4 · 4.1 s are served before it, however much is queued there.
+    for number in range(6, 20):
+        site.queued(number, class_name="batch")
+    assert pytest.approx(0.01 + (2.0 + 0.4 * 4.1) / 2 + 0.5) == site.pool.predict_wait_s("standard", 0.0)
+
+
+def test_the_expected_wait_is_corrected_by_experience() -> None:
+    """Waits of one and a half times what was computed are expected from then on, in the class that had them."""
+    site = Site()
+    site.queued(1)
+    before = [site.pool.predict_wait_s(name, 0.0) for name in ("standard", "batch")]
+    for number in range(600):
+        base_s = 0.5 * (1 + number % 8)
+        site.pool.learn_wait(waited(site, number, foretold_s=base_s, waited_s=1.5 * base_s), 0.0)
+    after = [site.pool.predict_wait_s(name, 0.0) for name in ("standard", "batch")]
+    assert pytest.approx([1.5 * before[0], before[1]], rel=0.02) == after
+
+
+# Cold start
+
+
+def test_a_configured_profile_counts_as_learned_speed_and_nothing_else() -> None:
+    """With a law no steps have to be seen; answers and waits have to be, as without one."""
+    for settings, lacking in [(None, ("finished", "error")), (LEARNS, ("steps", "finished", "error"))]:
+        pool = Site(settings).pool
+        assert learns(pool)
+        assert lacking == pool.learning.view().lacking
+    site = Site()
+    teach(site, steps=0)
+    assert CAUTIOUS is site.pool.learning.phase
 
 
 def test_learning_ends_with_evidence() -> None:
     """Once speed is known and predictions have proved right, a pool without a profile refuses who cannot be in time."""
-    site = Site(pool_settings(law=None))
+    site = Site(LEARNS)
     teach(site)
-    assert not site.pool.learning
+    assert CAUTIOUS is site.pool.learning.phase
 
 
 @pytest.mark.parametrize(
-    "lacking", [{"windows": 2}, {"finished": 29}, {"error": 0.31}, {"error": None}], ids=str
+    "lacking", [{"steps": 199}, {"finished": 29}, {"error": 0.31}, {"error": None}], ids=str
 )
 def test_learning_lasts_while_any_evidence_is_lacking(lacking: dict[str, Any]) -> None:
     """Each kind of evidence is needed."""
-    site = Site(pool_settings(law=None))
+    site = Site(LEARNS)
     teach(site, **lacking)
-    assert site.pool.learning
+    assert learns(site.pool)
 
 
-def test_a_jump_in_error_returns_to_learning() -> None:
-    """Predictions that are off by more than 60 % may refuse nobody; in between the verdict stays."""
-    site = Site(pool_settings(law=None))
+def test_steps_are_those_of_all_endpoints() -> None:
+    """A pool learns from whichever of its engines runs."""
+    site = Site(LEARNS, endpoints=("a", "b"))
+    site.endpoint("b").sources.learner.steps = 80
+    teach(site, steps=119)
+    assert learns(site.pool)
+    site.endpoint("b").sources.learner.steps = 81
+    site.pool.learned(2.0)
+    assert not learns(site.pool)
+
+
+def test_only_whole_answers_are_finished_requests() -> None:
+    """Of answers that were cut off thirty are no evidence."""
+    site = Site()
+    teach(site, finished=29)
+    for number in range(40):
+        site.pool.learn_end(site.ticket(number), None, 5, 1.0, whole=False)
+    assert (29, True) == (site.pool.finished, learns(site.pool))
+
+
+@pytest.mark.parametrize("profile", [True, False])
+def test_a_jump_in_error_returns_to_learning(profile: bool) -> None:
+    """Predictions that are off by more than 60 % may refuse nobody, profile or not; up to that the verdict stays."""
+    site = Site(None if profile else LEARNS)
     teach(site)
-    wait = site.ticket(99)
-    wait.predicted_wait_s, wait.waited_s = 1.5, 1.0
-    for _ in range(64):
-        site.pool.learn_wait(wait)
-    assert not site.pool.learning
-    wait.predicted_wait_s = 1.7
-    for _ in range(64):
-        site.pool.learn_wait(wait)
-    assert site.pool.learning
+    for number in range(64):
+        site.pool.learn_wait(waited(site, number, foretold_s=1.5, waited_s=1.0), 2.0)
+    assert not learns(site.pool)
+    for number in range(64):
+        site.pool.learn_wait(waited(site, number, foretold_s=1.7, waited_s=1.0), 2.0)
+    assert learns(site.pool)
+    assert 1 == site.pool.learning.view().error_jumps
 
 
-def test_errors_do_not_unlearn_a_profile() -> None:
-    """A configured profile is the operator's word."""
+def test_what_was_in_error_is_forgotten_with_the_return() -> None:
+    """Only waits that are judged from then on may end the learning, and each class must prove its quantiles again."""
     site = Site()
-    wait = site.ticket(99)
-    wait.predicted_wait_s, wait.waited_s = 100.0, 1.0
-    for _ in range(64):
-        site.pool.learn_wait(wait)
-    assert not site.pool.learning
+    teach(site)
+    waits = site.pool.classes["standard"].waits
+    for number in range(64):
+        site.pool.learn_wait(waited(site, number, foretold_s=1.1, waited_s=1.0), 2.0)
+    waits.trusted = True
+    for number in range(64):
+        site.pool.learn_wait(waited(site, number, foretold_s=9.0, waited_s=1.0), 3.0)
+        if learns(site.pool):
+            break
+    assert learns(site.pool)
+    assert (None, False, 0) == (site.pool.errors.median, waits.trusted, waits.judged)
 
 
-def test_usage_teaches_ratio_and_length() -> None:
-    """The engine's own counts teach how many tokens bytes make, without what images added, and how long answers are."""
+def test_coverage_in_order_gives_classes_their_own_confidence() -> None:
+    """Once a class's quantiles have held as often as stated, and none shows the contrary, the pool is confident."""
     site = Site()
-    for number in range(40):
-        ticket = site.ticket(number, prompt_tokens=None, prompt_bytes=2000, extra_prompt_tokens=50)
-        site.pool.learn_end(ticket, Usage(prompt_tokens=1050, output_tokens=20))
-    assert pytest.approx(2.0, rel=0.1) == site.pool.ratio.bytes_per_token
-    assert pytest.approx(20, rel=0.15) == site.pool.cost_of(demand(1)).output_tokens
-
-
-def test_a_counted_prompt_teaches_no_ratio() -> None:
-    """Token-id prompts have no text bytes to speak of."""
-    site = Site()
-    site.pool.learn_end(site.ticket(1), Usage(prompt_tokens=100, output_tokens=5))
-    assert 0 == site.pool.ratio.observations
-
-
-def test_answers_of_several_samples_are_learned_one_by_one() -> None:
-    """Forty tokens over four samples are answers of ten."""
-    site = Site()
-    for number in range(40):
-        site.pool.learn_end(site.ticket(number, samples=4), Usage(prompt_tokens=100, output_tokens=40))
-    assert pytest.approx(10, rel=0.15) == site.pool.cost_of(demand(1)).output_tokens
-
-
-def test_events_stand_in_for_missing_usage() -> None:
-    """A stream without usage teaches by the data events that were relayed; an answer without either teaches nothing."""
-    site = Site()
-    for number in range(40):
+    teach(site)
+    waits = site.pool.classes["standard"].waits
+    for number in range(200):
         ticket = site.ticket(number)
-        ticket.output_events = 30
-        site.pool.learn_end(ticket, None)
-    assert pytest.approx(30, rel=0.15) == site.pool.cost_of(demand(1)).output_tokens
-    silent = Site()
-    silent.pool.learn_end(silent.ticket(1), None)
-    assert 99 == silent.pool.cost_of(demand(1)).output_tokens
-    assert 1 == silent.pool.finished
+        ticket.forecast = waits.forecast(2.0)
+        # Nine of ten waits are above the careful quantile, half of them above the median.
+        part = number * 7 % 20
+        low_s, middle_s = ticket.forecast.cautious_s, ticket.forecast.confident_s
+        ticket.waited_s = low_s * 0.99 if part < 2 else middle_s * (0.99 if part < 10 else 1.01)
+        site.pool.learn_wait(ticket, 5.0)
+    assert (CONFIDENT, True) == (site.pool.learning.phase, waits.trusted)
 
 
-def test_embeddings_teach_no_lengths() -> None:
-    """What generates nothing has no answer length, whatever its usage says."""
+def test_a_wait_of_which_nothing_was_said_teaches_nothing() -> None:
+    """Whoever was told no wait cannot have been told a wrong one."""
     site = Site()
-    site.pool.learn_end(site.ticket(1, generates=False), Usage(prompt_tokens=100, output_tokens=1))
-    assert 256 == site.pool.cost_of(demand(1, max_output_tokens=None)).output_tokens
+    ticket = site.ticket(1)
+    ticket.waited_s = 3.0
+    site.pool.learn_wait(ticket, 3.0)
+    site.pool.learn_cut_wait(ticket, 3.0)
+    assert (0, 0) == (site.pool.errors.count, site.pool.classes["standard"].waits.judged)
+
+
+def test_a_wait_that_was_cut_short_was_to_be_longer() -> None:
+    """It raises the quantiles and leaves the expected wait to those who were served."""
+    site = Site()
+    waits = site.pool.classes["standard"].waits
+    middle_s, kappa = waits.at_quantile(2.0, 0.5), waits.kappa
+    for number in range(20):
+        site.pool.learn_cut_wait(waited(site, number, foretold_s=2.0, waited_s=4.0), 4.0)
+    assert waits.at_quantile(2.0, 0.5) > middle_s
+    assert kappa == waits.kappa
+    judged = waits.judged
+    retried = waited(site, 99, foretold_s=2.0, waited_s=4.0)
+    retried.attempts = 1
+    site.pool.learn_cut_wait(retried, 4.0)
+    assert judged == waits.judged
+
+
+def test_who_waited_as_long_as_it_may_judges_the_prediction() -> None:
+    """Beyond the end of its wait all is alike, too long: foretold as that it is no error, foretold as little it is."""
+    site = Site()
+    for number in range(64):
+        site.pool.learn_cut_wait(waited(site, number, foretold_s=9.0, waited_s=5.0), 5.0)
+    assert 0.0 == site.pool.errors.median
+    for number in range(64):
+        site.pool.learn_cut_wait(waited(site, number, foretold_s=1.0, waited_s=5.0), 5.0)
+    assert pytest.approx(0.8) == site.pool.errors.median
+    before = site.pool.errors.count
+    site.pool.learn_cut_wait(waited(site, 1, foretold_s=1.0, waited_s=2.0), 2.0)
+    assert before == site.pool.errors.count
+
+
+# The guard
+
+
+def refused_beside_idle(site: Site, idle_s: float = 10.0, refused_s: float = 11.0) -> None:
+    """Endpoint b is idle from one time on, and at another a request is refused on its predicted wait."""
+    teach(site)
+    site.running(1000, "a", 1.0)
+    ticket = site.running(1001, "b", 1.0)
+    site.life.finish(ticket, Outcome.CLIENT_GONE, None, idle_s, engine_goes_on=False)
+    site.pool.watch_idle(idle_s)
+    site.pool.refused_on_prediction("standard", refused_s)
+
+
+def test_refusals_beside_an_idle_endpoint_trip_the_guard() -> None:
+    """Idle for five seconds in which a request was refused on its prediction: the pool learns anew, and says why."""
+    site = Site(endpoints=("a", "b"))
+    refused_beside_idle(site)
+    site.pool.watch_idle(14.9)
+    assert not learns(site.pool)
+    site.pool.watch_idle(15.0)
+    view = site.pool.learning.view()
+    assert (LEARNING, 1, 15.0) == (view.phase, view.guard_trips, view.guard_tripped_s)
+    assert site.pool.errors.median is None
+
+
+def test_the_next_refusal_trips_a_guard_that_is_due() -> None:
+    """It need not wait for somebody to look."""
+    site = Site(endpoints=("a", "b"))
+    refused_beside_idle(site)
+    site.pool.refused_on_prediction("standard", 15.5)
+    assert learns(site.pool)
+    assert site.pool.errors.median is None
+
+
+def test_an_endpoint_that_works_again_in_time_trips_nothing() -> None:
+    """Idle for less than five seconds is not idle, nor is it without a refusal meanwhile."""
+    site = Site(endpoints=("a", "b"))
+    refused_beside_idle(site)
+    site.running(1002, "b", 14.0)
+    site.pool.watch_idle(14.0)
+    site.pool.watch_idle(60.0)
+    assert not learns(site.pool)
+    site = Site(endpoints=("a", "b"))
+    refused_beside_idle(site, refused_s=9.0)
+    site.pool.watch_idle(60.0)
+    assert not learns(site.pool)
+
+
+def test_an_endpoint_that_is_down_is_not_idle() -> None:
+    """It could not have taken whoever was refused."""
+    site = Site(endpoints=("a", "b"))
+    refused_beside_idle(site)
+    site.endpoint("b").fail(12.0)
+    site.pool.watch_idle(12.0)
+    site.pool.watch_idle(60.0)
+    assert not learns(site.pool)
+
+
+@pytest.mark.parametrize("way", ["was down", "is new"])
+def test_idle_is_counted_from_when_an_endpoint_came_up(way: str) -> None:
+    """A refusal while it could not be reached, or was not there yet, is not one beside an idle endpoint."""
+    site = Site(endpoints=("a", "b"))
+    refused_beside_idle(site)
+    if way == "was down":
+        site.endpoint("b").fail(11.0)
+    else:
+        site.pool.remove_endpoint(site.endpoint("b"))
+        site.pool.add_endpoint(EndpointId("b"), 1)
+    site.pool.watch_idle(11.0)
+    site.endpoint("b").come_up(40.0)
+    site.pool.watch_idle(40.0)
+    site.pool.watch_idle(50.0)
+    assert not learns(site.pool)
+
+
+def test_the_controller_watches_for_idle_endpoints(begin: Callable[..., Scenario]) -> None:
+    """Nobody fits the small engine, and those refused beside it trip the guard at its time, without any other event."""
+    scenario = begin(pool_settings(max_inflight_requests=1), endpoints=("big", "small"), up=False)
+    scenario.tell(Described(EndpointId("big"), VLLM), 0.0)
+    scenario.tell(Described(EndpointId("small"), replace(VLLM, kv_tokens=100)), 0.0)
+    trust(scenario.controller._pools["llama"])
+    scenario.arrive_many(range(1, 4), 1.0, class_name="batch")
+    effects = scenario.arrive(10, 1.0, class_name="realtime", prompt_tokens=60, first_token_by_s=1.1)
+    assert [(10, Outcome.DEADLINE_UNREACHABLE)] == turned_away(effects)
+    scenario.run_until(6.5)
+    view = scenario.pool_view()
+    assert (True, 1) == (view.learning, view.learned.guard_trips)
+
+
+# Refusals on predictions
+
+
+def test_refusals_without_evidence_cost_a_class_its_trust() -> None:
+    """Thirty in a row with nobody waiting who could tell: the class is back at the careful quantile, others are not."""
+    site = Site()
+    for state in site.pool.classes.values():
+        state.waits.trusted = True
+    for _ in range(29):
+        site.pool.refused_on_prediction("standard", 1.0)
+    assert site.pool.classes["standard"].waits.trusted
+    site.pool.refused_on_prediction("standard", 1.0)
+    assert [True, False, True] == [state.waits.trusted for state in site.pool.classes.values()]
+
+
+def test_while_others_of_the_class_wait_its_trust_stays() -> None:
+    """Their waits will show whether the predictions are right; those of another class will not."""
+    for waits_in, kept in [("standard", True), ("batch", False)]:
+        site = Site()
+        site.pool.classes["standard"].waits.trusted = True
+        site.queued(1, class_name=waits_in)
+        for _ in range(100):
+            site.pool.refused_on_prediction("standard", 1.0)
+        assert kept is site.pool.classes["standard"].waits.trusted
+
+
+# What it learns of requests
+
+
+def test_usage_teaches_prompts_and_the_output_lengths() -> None:
+    """The engine's own counts teach how many tokens bytes make, and how long answers are."""
+    site = Site(LEARNS)
+    for number in range(400):
+        ticket = site.ticket(number, prompt_tokens=None, prompt_bytes=2000)
+        site.pool.learn_end(ticket, Usage(prompt_tokens=1000, output_tokens=20), 20, 1.0, whole=True)
+    assert pytest.approx(2.0, rel=0.02) == site.pool.pricing.ratio.bytes_per_token
+    assert pytest.approx(20, rel=0.2) == site.pool.price(demand(1)).cost.output_tokens
+
+
+def test_an_answer_that_was_cut_off_teaches_that_answers_are_longer() -> None:
+    """It is no answer of 300 tokens: that was the least of it."""
+    site = Site(LEARNS)
+    site.pool.pricing.lengths = OutputLengths()
+    before = site.pool.price(demand(1, max_output_tokens=None)).cost.output_tokens
+    for number in range(100):
+        site.pool.learn_end(site.ticket(number), None, 300, 1.0, whole=False)
+    assert site.pool.price(demand(1, max_output_tokens=None)).cost.output_tokens > before
+
+
+# The law of speed
+
+
+SLOW: SpeedLaw = replace(
+    OPTIMISTIC_LAW,
+    c0_s=10 * OPTIMISTIC_LAW.c0_s,
+    c1_s=10 * OPTIMISTIC_LAW.c1_s,
+    c2_s=10 * OPTIMISTIC_LAW.c2_s,
+    c3_s=10 * OPTIMISTIC_LAW.c3_s,
+    c4_s=10 * OPTIMISTIC_LAW.c4_s,
+)
+"""An engine ten times as slow as is assumed where nothing is known."""
+
+
+def run_steps(endpoint: Endpoint, law: SpeedLaw, observations: int = 60) -> None:
+    """Steps of an engine of this law are learned from, sixteen in each mean."""
+    for number in range(observations):
+        sequences, prefill = 8.0 * (1 + number % 5), 512.0 * (number % 3)
+        kv_tokens, attention = 400.0 * sequences, prefill * 600.0
+        endpoint.sources.learner.observe(
+            law.c0_s
+            + law.c1_s * prefill
+            + law.c2_s * sequences
+            + law.c3_s * kv_tokens
+            + law.c4_s * attention,
+            steps=16,
+            prefill_tokens=prefill,
+            prefill_steps=16.0 if prefill else 0.0,
+            sequences=sequences,
+            kv_tokens=kv_tokens,
+            attention=attention,
+        )
+
+
+def test_a_learned_law_is_what_requests_are_counted_by() -> None:
+    """An engine ten times slower than assumed makes requests ten times as dear."""
+    site = Site(LEARNS)
+    before = site.pool.price(demand(1)).cost.work_us
+    run_steps(site.endpoint(), SLOW)
+    assert site.pool.learn_law(1.0)
+    assert pytest.approx(10 * before, rel=0.1) == site.pool.price(demand(1)).cost.work_us
+
+
+def test_speeds_are_kept_when_the_law_is_learned() -> None:
+    """What drained a tenth of the assumed work per second drains as much as the reference by its own law."""
+    site = Site(LEARNS, endpoints=("a", "b"))
+    for name, speed in [("a", 0.1), ("b", 0.05)]:
+        site.endpoint(name).meter.speed, site.endpoint(name).meter.windows = speed, 3
+    run_steps(site.endpoint(), SLOW)
+    assert site.pool.learn_law(1.0)
+    assert pytest.approx([1.0, 0.5], rel=0.1) == [e.meter.speed for e in site.pool.endpoints.values()]
+    assert pytest.approx(1_500_000, rel=0.1) == site.pool.drain_us_per_s()
+
+
+def test_a_law_is_not_taken_before_it_is_trusted() -> None:
+    """Under two hundred steps nothing changes."""
+    site = Site(LEARNS)
+    run_steps(site.endpoint(), SLOW, 12)
+    assert not site.pool.learn_law(1.0)
+    assert OPTIMISTIC_LAW == site.pool.pricing.law
+
+
+def test_a_configured_law_is_not_learned_anew() -> None:
+    """The operator's profile is what is counted by, whatever steps take; speeds tell the difference."""
+    site = Site()
+    run_steps(site.endpoint(), SLOW)
+    assert not site.pool.learn_law(1.0)
+    assert LAW == site.pool.pricing.law
+
+
+def test_a_law_that_is_as_assumed_changes_nothing() -> None:
+    """Estimates, bookings and speeds are not moved for less than a tenth."""
+    site = Site(LEARNS)
+    site.endpoint().meter.speed, site.endpoint().meter.windows = 0.7, 3
+    run_steps(site.endpoint(), OPTIMISTIC_LAW)
+    assert not site.pool.learn_law(1.0)
+    assert (OPTIMISTIC_LAW, 0.7) == (site.pool.pricing.law, site.endpoint().meter.speed)
+
+
+def test_the_law_is_looked_at_once_a_second() -> None:
+    """Estimating everything anew is not done for each batch of progress."""
+    site = Site(LEARNS)
+    assert not site.pool.learn_law(1.0)
+    run_steps(site.endpoint(), SLOW)
+    assert not site.pool.learn_law(1.9)
+    assert site.pool.learn_law(2.0)
+    assert not site.pool.learn_law(9.0)
+
+
+def test_the_endpoint_that_was_seen_most_speaks() -> None:
+    """The law is that of one engine, the reference; the others differ from it by their speed."""
+    site = Site(LEARNS, endpoints=("a", "b", "c"))
+    double = replace(SLOW, c0_s=2 * SLOW.c0_s, c1_s=2 * SLOW.c1_s, c2_s=2 * SLOW.c2_s)
+    run_steps(site.endpoint("a"), double, 30)
+    run_steps(site.endpoint("b"), SLOW, 60)
+    assert site.pool.learn_law(1.0)
+    assert site.endpoint("b").sources.learner.law() == site.pool.pricing.law
+
+
+def test_the_law_has_the_sizes_of_its_engine() -> None:
+    """KV cache and slots are those that the engine has told; a found limit is none of them."""
+    site = Site(LEARNS)
+    site.describe(kv_tokens=50_000)
+    run_steps(site.endpoint(), SLOW)
+    assert site.pool.learn_law(1.0)
+    law = site.pool.pricing.law
+    assert (50_000, OPTIMISTIC_LAW.max_requests) == (law.kv_tokens, law.max_requests)
+    site = Site(LEARNS)
+    site.describe(max_requests=32)
+    run_steps(site.endpoint(), SLOW)
+    assert site.pool.learn_law(1.0)
+    assert 32 == site.pool.pricing.law.max_requests
+
+
+def test_where_a_step_gives_several_tokens_a_token_costs_a_part_of_it() -> None:
+    """Speculative decoding: two tokens of each sequence in a step halve what a token costs, not what a prompt does."""
+    site = Site(LEARNS)
+    run_steps(site.endpoint(), SLOW)
+    pace = site.endpoint().sources.pace
+    pace._tokens, pace._events = 200.0, 100.0
+    pace._ratios, pace._windows = 10.0, 10.0
+    assert 2.0 == pace.tokens_per_step
+    learned = site.endpoint().sources.learner.law()
+    assert site.pool.learn_law(1.0)
+    law = site.pool.pricing.law
+    assert (learned.c0_s / 2, learned.c2_s / 2, learned.c3_s / 2) == (law.c0_s, law.c2_s, law.c3_s)
+    assert (learned.c1_s, learned.c4_s) == (law.c1_s, law.c4_s)
+
+
+def test_the_controller_counts_waiters_by_the_learned_law(begin: Callable[..., Scenario]) -> None:
+    """Who waits is booked at the new cost, what runs stays as it was booked, and arrivals are told the new cost."""
+    scenario = begin(replace(LEARNS, max_pool_requests=1))
+    scenario.arrive(1, 0.0)
+    (hold,) = [e for e in scenario.arrive(2, 0.0, class_name="batch") if isinstance(e, Hold)]
+    before = scenario.pool_view()
+    assert before.waiting_gpu_s == hold.record.cost_gpu_s == before.in_flight_gpu_s
+    run_steps(scenario.controller._pools["llama"].endpoints[EndpointId("a")], SLOW)
+    scenario.sample("a", 2.0, running=1)
+    after = scenario.pool_view()
+    assert pytest.approx(10 * before.waiting_gpu_s, rel=0.1) == after.waiting_gpu_s
+    assert before.in_flight_gpu_s == after.in_flight_gpu_s
+    effects = scenario.arrive(3, 2.0, class_name="batch")
+    assert [3] == held(effects)
+    assert pytest.approx(2 * after.waiting_gpu_s) == scenario.pool_view().waiting_gpu_s
+
+
+# What is followed at an endpoint
+
+
+def test_slow_steps_lower_how_many_may_run(begin: Callable[..., Scenario]) -> None:
+    """Steps of half a second, where 120 ms a token are asked for: sixteen are too many, a calm sample or not."""
+    scenario = begin()
+    endpoint = scenario.controller._pools["llama"].endpoints[EndpointId("a")]
+    endpoint.sources.pace.ended(100, 100)
+    for number in range(16):
+        if number == 8:
+            scenario.sample("a", 0.5, running=8)
+        scenario.arrive(number, 0.5, prompt_tokens=1, max_output_tokens=500)
+        scenario.first_token(number, 0.5)
+    assert (16, 16) == (len(scenario.running), scenario.endpoint_view().request_limit)
+    for batch in range(1, 151):
+        scenario.progress("a", 0.5 + 0.5 * batch, *range(16), gap_s=0.5)
+    assert 8 <= scenario.endpoint_view().request_limit < 16
+    scenario.sample("a", 76.0, running=16)
+    assert not scenario.endpoint_view().is_open
+
+
+def test_classes_may_save_their_share_for_as_long_as_their_budgets_tell() -> None:
+    """Ten seconds' worth for the tightest budget (1.5 s), three for 5 s, a quarter for 60 s; a weight of ten in all."""
+    site = Site(endpoints=("a", "b"))
+    assert [0.0, 0.0, 0.0] == [queue.burst for queue in site.pool.queue.classes]
+    site.pool.follow(site.endpoint("a"), 1.0)
+    assert pytest.approx([2_000_000, 600_000, 50_000]) == [queue.burst for queue in site.pool.queue.classes]
+    site.endpoint("b").fail(2.0)
+    site.pool.follow(site.endpoint("a"), 2.0)
+    assert pytest.approx([1_000_000, 300_000, 25_000]) == [queue.burst for queue in site.pool.queue.classes]
+
+
+def test_a_class_that_was_quiet_catches_up_for_its_burst() -> None:
+    """Realtime, silent while batch was served, is served for ten seconds of its share (0.3) before batch is again."""
+    site = Site(pool_settings(max_inflight_requests=1))
+    site.pool.follow(site.endpoint(), 0.0)
+    for number in range(200):
+        site.queued(number, class_name="batch")
+    for number in range(100):
+        waiter = site.pool.queue.first()
+        assert isinstance(waiter, Ticket)
+        site.pool.queue.take(waiter, float(number))
+        site.pool.queue.settle(waiter, SECOND_US)
+    for number in range(200, 220):
+        site.queued(number, class_name="realtime")
+    served = []
+    for _ in range(12):
+        waiter = site.pool.queue.first()
+        assert isinstance(waiter, Ticket)
+        site.pool.queue.take(waiter, 100.0)
+        served.append(waiter.demand.class_name)
+    first = served.index("batch")
+    assert 3 <= first <= 5
+    assert served[first:].count("realtime") >= served[first:].count("batch")
+
+
+def test_the_tightest_tpot_is_that_of_streams_that_decode() -> None:
+    """Prompts under way and unstreamed answers have none."""
+    site = Site()
+    assert math.inf == site.pool.tightest_tpot_s(site.endpoint())
+    tickets = {
+        number: site.running(number, class_name=name, stream=stream)
+        for number, (name, stream) in enumerate(
+            [("realtime", False), ("realtime", True), ("batch", True), ("standard", True)]
+        )
+    }
+    assert math.inf == site.pool.tightest_tpot_s(site.endpoint())
+    for number, tpot_s in [(0, math.inf), (2, 0.2), (3, 0.12), (1, 0.08)]:
+        site.life.first_token(tickets[number], 1.0)
+        assert tpot_s == site.pool.tightest_tpot_s(site.endpoint())
 
 
 # New settings
 
 
+def reconfigure(site: Site, settings: Settings, now: float = 5.0) -> None:
+    """New settings for the pool."""
+    site.pool.reconfigure(settings.pools[0], settings, now)
+
+
 def test_new_settings_keep_what_was_learned() -> None:
-    """Ratio, lengths, speeds and books outlive a change of the settings, which reaches every endpoint."""
+    """Lengths, speeds and books outlive a change of the settings, which reaches every endpoint."""
     site = Site()
     ticket = site.running(1)
     site.endpoint().meter.speed = 0.5
-    site.pool.learn_end(ticket, Usage(prompt_tokens=100, output_tokens=5))
-    changed = settings_for(pool_settings(max_inflight_requests=3), stale_after_s=9.0)
+    site.pool.learn_end(ticket, Usage(prompt_tokens=100, output_tokens=5), 5, 1.0, whole=True)
+    trust(site.pool)
+    changed = settings_for(pool_settings(max_inflight_requests=3, max_output_tokens=20), stale_after_s=9.0)
     changed = with_class("realtime", changed, wait_budget_s=0.7)
-    site.pool.reconfigure(changed.pools[0], changed)
+    reconfigure(site, changed)
     endpoint = site.endpoint()
     assert (3, True) == endpoint.request_limit
     assert (0.5, 9.0, 0.7) == (endpoint.meter.speed, endpoint.stale_after_s, endpoint.limit.tightest_s)
-    assert (1, 1) == (site.pool.finished, site.pool.books.in_flight.requests)
+    assert (1, 1, CAUTIOUS) == (
+        site.pool.finished,
+        site.pool.books.in_flight.requests,
+        site.pool.learning.phase,
+    )
+    assert 20 == site.pool.price(demand(1)).cap
+
+
+def test_new_weights_and_budgets_count_at_once() -> None:
+    """Shares, bursts and bounds are those of the new settings."""
+    site = Site()
+    trust(site.pool)
+    site.queued(1, class_name="realtime")
+    changed = with_class("standard", settings_for(), weight=9, wait_budget_s=1.5)
+    reconfigure(site, changed)
+    assert 750_000 == site.pool.class_rate_us_per_s("standard")
+    standard = next(c for c in changed.classes if c.name == "standard")
+    assert 750_000 * 1.5 == site.pool.max_class_work_us(standard)
+    site.pool.follow(site.endpoint(), 6.0)
+    weights = 3 + 9 + 2
+    assert pytest.approx([1e7 / weights, 1e7 / weights, 2.5e5 / weights]) == [
+        queue.burst for queue in site.pool.queue.classes
+    ]
+
+
+def test_another_order_of_service_counts_at_once() -> None:
+    """Waiters are served, and waits predicted, by the order of the new settings."""
+    site = Site()
+    site.queued(1, max_output_tokens=199)
+    site.queued(2, max_output_tokens=9)
+    assert 2 == getattr(site.pool.queue.first(), "sequence", None)
+    arrive(site, "standard", 0.5)
+    reconfigure(site, with_class("standard", settings_for(), order=Order.FIFO), 0.0)
+    assert 1 == getattr(site.pool.queue.first(), "sequence", None)
+    assert pytest.approx(1.0) == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+
+
+def test_a_new_confidence_reaches_its_class() -> None:
+    """The quantile that decides is the new one, and has to prove itself; other classes keep their trust."""
+    site = Site()
+    for state in site.pool.classes.values():
+        state.waits.trusted = True
+    reconfigure(site, with_class("standard", settings_for(), confidence=0.8))
+    assert [True, False, True] == [state.waits.trusted for state in site.pool.classes.values()]
+    waits = site.pool.classes["standard"].waits
+    assert waits.forecast(2.0).confident_s == waits.at_quantile(2.0, 0.8)
+
+
+def test_a_pool_that_is_to_predict_plainly_does_not_correct() -> None:
+    """The plain predictor is left as it is, also where corrections were learned before; and they are not lost."""
+    site = Site()
+    for number in range(600):
+        base_s = 0.5 * (1 + number % 8)
+        site.pool.learn_wait(waited(site, number, foretold_s=base_s, waited_s=1.5 * base_s), 0.0)
+    site.running(1)
+    reconfigure(site, settings_for(pool_settings(wait_predictor="plain")))
+    assert 1.0 == site.pool.predict_wait_s("standard", 5.0)
+    reconfigure(site, settings_for())
+    assert pytest.approx(1.5 * 1.01, rel=0.02) == site.pool.predict_wait_s("standard", 5.0)
 
 
 def test_a_new_profile_changes_what_requests_cost() -> None:
-    """Costs follow the law of the settings, and a profile that comes later ends the learning."""
-    site = Site(pool_settings(law=None))
+    """Costs follow the law of the settings, and a profile that comes later stands for the steps."""
+    site = Site(LEARNS)
     slow: SpeedLaw = replace(LAW, c1_s=2e-4, c2_s=2e-2)
-    changed = settings_for(pool_settings(law=slow))
-    site.pool.reconfigure(changed.pools[0], changed)
-    assert 2_000_000 == site.pool.cost_of(demand(1)).work_us
-    assert not site.pool.learning
+    reconfigure(site, settings_for(pool_settings(law=slow)))
+    assert 2_000_000 == site.pool.price(demand(1)).cost.work_us
+    teach(site, steps=0)
+    assert not learns(site.pool)
 
 
 def test_a_pool_whose_profile_is_taken_away_has_to_learn() -> None:
-    """Without a profile and without evidence nothing may be refused on predictions."""
+    """Without a profile and without steps nothing may be refused on predictions, and costs are guessed low."""
     site = Site()
-    changed = settings_for(pool_settings(law=None))
-    site.pool.reconfigure(changed.pools[0], changed)
-    assert site.pool.learning
+    teach(site, steps=199)
+    assert not learns(site.pool)
+    reconfigure(site, settings_for(LEARNS))
+    assert (LEARNING, None) == (site.pool.learning.phase, site.pool.errors.median)
+    assert OPTIMISTIC_LAW == site.pool.pricing.law
+
+
+def test_a_pool_that_has_seen_steps_does_not_need_its_profile() -> None:
+    """What was learned of the speed stays when the profile goes."""
+    site = Site()
+    teach(site, steps=200)
+    reconfigure(site, settings_for(LEARNS))
+    assert not learns(site.pool)
+
+
+def test_a_learned_law_outlives_new_settings() -> None:
+    """Settings without a profile leave costs as they were learned."""
+    site = Site(LEARNS)
+    run_steps(site.endpoint(), SLOW)
+    assert site.pool.learn_law(1.0)
+    law = site.pool.pricing.law
+    reconfigure(site, settings_for(replace(LEARNS, max_inflight_requests=3)))
+    assert law == site.pool.pricing.law
 
 
 def test_a_removed_endpoint_takes_its_reservation_with_it() -> None:
@@ -346,3 +1011,12 @@ def test_a_new_endpoint_starts_with_the_pools_share() -> None:
     site.pool.set_share(0.5)
     site.pool.add_endpoint(EndpointId("late"), 1)
     assert (4, True) == site.endpoint("late").request_limit
+
+
+def test_a_new_endpoint_starts_with_the_speed_it_is_known_to_have() -> None:
+    """What an earlier process measured of an endpoint holds until it is measured again; others are the reference."""
+    site = Site()
+    site.pool.known_speeds = {"late": 0.5}
+    for name in ("late", "other"):
+        site.pool.add_endpoint(EndpointId(name), 1)
+    assert [0.5, 1.0] == [site.endpoint(name).meter.speed for name in ("late", "other")]

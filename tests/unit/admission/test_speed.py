@@ -122,21 +122,29 @@ def test_a_speed_is_kept_when_work_is_counted_otherwise() -> None:
 def test_work_of_another_unit_is_in_no_window() -> None:
     """The window that was open is given up: its work was counted in the old unit, in part."""
     meter = DrainMeter()
-    meter.observe(0.0, saturated=True)
+    saturated_window(meter, 0.0, 0.25)
     for _ in range(8):
         meter.credit(10_000_000, ended=True)
     meter.rescale(2.0)
     meter.observe(5.0, saturated=True)
-    assert (2.0, 0) == (meter.speed, meter.windows)
+    assert pytest.approx((0.5, 1)) == (meter.speed, meter.windows)
     for _ in range(4):
-        meter.credit(125_000, ended=True)
+        meter.credit(250_000, ended=True)
     meter.observe(6.0, saturated=True)
-    assert (pytest.approx(0.5), 1) == (meter.speed, meter.windows)
+    assert pytest.approx((0.75, 2)) == (meter.speed, meter.windows)
+
+
+def test_a_speed_that_was_never_measured_is_guessed_anew() -> None:
+    """By the new unit an endpoint is again taken for the reference, which the law is of."""
+    meter = DrainMeter()
+    meter.rescale(4.0)
+    assert (1.0, 0) == (meter.speed, meter.windows)
 
 
 @pytest.mark.parametrize(("factor", "speed"), [(1e-9, 1e-4), (1e9, 1e3)])
 def test_no_unit_makes_a_speed_absurd(factor: float, speed: float) -> None:
     """A drain rate stays positive and finite, whatever a law claims."""
     meter = DrainMeter()
+    saturated_window(meter, 0.0, 0.5)
     meter.rescale(factor)
     assert speed == meter.speed

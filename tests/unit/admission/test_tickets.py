@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
+from forebay.admission.ledger import booking_for
 from forebay.admission.tickets import Phase
-from tests.unit.admission.build import Site
+from forebay.admission.waiter import Waiter
+from tests.unit.admission.build import Site, demand, settings_for, with_class
 
 
 def test_a_ticket_is_itself_and_not_its_content() -> None:
@@ -33,3 +37,45 @@ def test_tickets_do_not_share_what_they_tried() -> None:
     one, other = site.ticket(1), site.ticket(2)
     one.tried.add(site.endpoint().id)
     assert not other.tried
+
+
+def test_a_ticket_waits_as_what_it_is() -> None:
+    """The order of service sees its arrival, its class, its tenant, and what it is expected to take and to hold."""
+    ticket = Site().ticket(7, 2.0, class_name="batch", tenant="acme")
+    assert isinstance(ticket, Waiter)
+    assert (7, 2, "acme", 1.0, 2.0) == (
+        ticket.sequence,
+        ticket.class_index,
+        ticket.tenant,
+        ticket.weight,
+        ticket.arrived_s,
+    )
+    assert (1_000_000, 150) == (ticket.work_us, ticket.kv_tokens)
+    assert (ticket.work_us, ticket.kv_tokens) == (ticket.booking.work_us, ticket.booking.kv_tokens)
+    assert ticket.price.cost is ticket.cost
+
+
+@pytest.mark.parametrize(("class_name", "rank"), [("realtime", 0), ("standard", 1), ("batch", 2)])
+def test_only_one_class_is_the_most_important(class_name: str, rank: int) -> None:
+    """It is the first in the order of the settings."""
+    ticket = Site().ticket(1, class_name=class_name)
+    assert (rank, rank == 0) == (ticket.rank, ticket.rank_is_first)
+
+
+def test_short_is_what_its_class_calls_short() -> None:
+    """By the output tokens that are expected, and none where the class says nothing."""
+    site = Site(settings=with_class("standard", settings_for(), short_tokens=99))
+    assert [True, False] == [site.ticket(1, max_output_tokens=tokens).short for tokens in (98, 99)]
+    assert not site.ticket(1, class_name="batch", max_output_tokens=1).short
+
+
+def test_a_new_estimate_is_booked_whole() -> None:
+    """Cost, booking, and what the order of service sees change together."""
+    site = Site()
+    ticket = site.ticket(1)
+    wanted = demand(1, max_output_tokens=199)
+    price = site.pool.price(wanted)
+    ticket.book_as(price, booking_for(wanted, price.cost))
+    assert (2_000_000, 200) == (ticket.work_us, ticket.kv_tokens)
+    assert (2_000_000, 200) == (ticket.booking.work_us, ticket.booking.kv_tokens)
+    assert (2_000_000, 199) == (ticket.cost.work_us, ticket.price.cap)

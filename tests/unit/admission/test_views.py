@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId
+from forebay.admission.learning import CAUTIOUS, LEARNING
+from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId, Usage
 from forebay.admission.snapshot import ClassView
 from forebay.admission.views import pool_view
 from tests.unit.admission.build import VLLM, Site, pool_settings, reading, settings_for
@@ -18,9 +19,8 @@ def test_a_pool_is_shown_in_gpu_seconds() -> None:
     site.queued(2)
     site.queued(3, class_name="batch")
     view = pool_view(site.pool, 0.0)
-    assert ("llama", False, 2, 8.0, 1, 4.0) == (
+    assert ("llama", 2, 8.0, 1, 4.0) == (
         view.name,
-        view.learning,
         view.waiting_requests,
         view.waiting_gpu_s,
         view.in_flight_requests,
@@ -30,16 +30,67 @@ def test_a_pool_is_shown_in_gpu_seconds() -> None:
 
 
 def test_classes_are_shown_by_rank_with_their_wait() -> None:
-    """Each class shows what waits in it and what an arrival would have to wait."""
+    """Each class shows what waits in it and what a usual arrival, 2.1 s of work, would have to wait.
+
+    That is 10 ms of prefill and a second for what runs; then what is served before it. For realtime (weight 3 to 5
+    and 2): 3.5 s of the six of standard, and the second of batch. For the others all seven.
+    """
     site = Site()
     site.running(1)
-    site.queued(2)
-    site.queued(3, class_name="batch")
-    assert (
-        ClassView("realtime", 0, 0.0, 1.0),
-        ClassView("standard", 1, 1.0, 2.0),
-        ClassView("batch", 1, 1.0, 3.0),
-    ) == pool_view(site.pool, 0.0).classes
+    for number in range(2, 8):
+        site.queued(number)
+    site.queued(8, class_name="batch")
+    shown = pool_view(site.pool, 0.0).classes
+    assert [("realtime", 0, 0.0), ("standard", 6, 6.0), ("batch", 1, 1.0)] == [
+        (view.name, view.waiting_requests, view.waiting_gpu_s) for view in shown
+    ]
+    assert pytest.approx([1.01 + 4.5, 1.01 + 7.0, 1.01 + 7.0]) == [view.predicted_wait_s for view in shown]
+    assert isinstance(shown[0], ClassView)
+
+
+def test_a_pool_shows_whether_it_learns_and_what_for() -> None:
+    """Until enough is known the view names what is lacking; from then on nobody has to ask."""
+    site = Site(pool_settings(law=None))
+    view = pool_view(site.pool, 0.0)
+    assert (True, LEARNING, ("steps", "finished", "error")) == (
+        view.learning,
+        view.learned.phase,
+        view.learned.lacking,
+    )
+    site.endpoint().sources.learner.steps = 250
+    for number in range(64):
+        site.pool.errors.observe(1.0, 1.0)
+        site.pool.learn_end(site.ticket(number), None, 0, 3.0, whole=True)
+    view = pool_view(site.pool, 4.0)
+    assert (False, CAUTIOUS, (), 3.0) == (
+        view.learning,
+        view.learned.phase,
+        view.learned.lacking,
+        view.learned.since_s,
+    )
+    assert (250, 0.0) == (view.learned.steps, view.wait_error_median)
+
+
+def test_a_pool_shows_how_good_its_expectations_of_answers_are() -> None:
+    """Nothing before the first answer; then what came over what was expected."""
+    site = Site()
+    assert pool_view(site.pool, 0.0).output_error_ratio is None
+    ticket = site.running(1)
+    site.pool.learn_end(ticket, Usage(prompt_tokens=100, output_tokens=33), 33, 1.0, whole=True)
+    assert pytest.approx(1 / 3) == pool_view(site.pool, 1.0).output_error_ratio
+
+
+def test_the_utilisation_of_a_pool_is_the_mean_of_what_is_up() -> None:
+    """A full and an empty endpoint are half in use; one that is down is none of it."""
+    site = Site(pool_settings(max_inflight_requests=1), endpoints=("full", "empty", "down"))
+    for name in ("full", "down"):
+        site.running(1 if name == "full" else 2, name)
+        site.pool.follow(site.endpoint(name), 0.0)
+    site.endpoint("down").fail(0.0)
+    assert pytest.approx(0.5) == pool_view(site.pool, 1000.0).utilization
+    for name in ("full", "empty"):
+        site.endpoint(name).fail(0.0)
+    assert 0.0 == pool_view(site.pool, 1000.0).utilization
 
 
 def test_an_unbounded_pool_shows_no_bound() -> None:
@@ -72,7 +123,7 @@ def test_an_endpoint_shows_its_books_and_limits() -> None:
         view.kind,
         view.described,
     )
-    assert (1, 1, 398, 1000, 5, True, 4.0, 0.5) == (
+    assert (1, 1, 300, 1000, 5, True, 4.0, 0.5) == (
         view.running_requests,
         view.draining_requests,
         view.kv_tokens,

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from forebay.admission import Controller, PoolSettings, Settings
+from forebay.admission.keeping import export_pool, restore_pool
+from forebay.admission.model import EndpointId
+from forebay.admission.settings import OPTIMISTIC_LAW, SpeedLaw
+from tests.unit.admission.build import Site, pool_settings
+
+LEARNED = SpeedLaw(1e-2, 1e-4, 1e-4, 1e-8, 1e-9, kv_tokens=50_000, max_requests=64)
+
+
+def learning_site() -> Site:
+    """A pool that learns, and knows nothing yet."""
+    return Site(pool_settings(law=None))
+
+
+def kept() -> dict[str, Any]:
+    """What a pool that has learned leaves in a file."""
+    site = learning_site()
+    site.pool.pricing.law = LEARNED
+    site.endpoint().meter.speed = 0.5
+    for _ in range(40):
+        site.pool.pricing.ratio.observe(300, 100)
+        site.pool.pricing.lengths.observe("standard", "t", 100, 700, censored=False)
+    site.pool.learning.observed(500, 40, 0.1, True, 1.0)
+    found = json.loads(json.dumps(export_pool(site.pool)))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_was_learned_comes_back() -> None:
+    """A next process starts with the law, the lengths, the speeds and the trust of the last one."""
+    site = learning_site()
+    assert [] == restore_pool(site.pool, kept(), 5.0)
+    assert LEARNED == site.pool.pricing.law
+    assert site.pool.pricing.ratio.bytes_per_token < 3.9
+    assert site.pool.pricing.lengths.expect("standard", "t", 100).mean(4096) > 400
+    assert site.pool.learning.may_refuse
+    site.pool.add_endpoint(EndpointId("a"), 0)
+    assert 0.5 == site.endpoint("a").meter.speed
+
+
+def test_a_configured_law_is_not_replaced() -> None:
+    """A profile says how fast the engine is; the rest is taken up."""
+    site = Site()
+    before = site.pool.pricing.law
+    assert [] == restore_pool(site.pool, kept(), 5.0)
+    assert before == site.pool.pricing.law
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "fault"),
+    [
+        ("law", {"c0_s": -1}, "law of speed"),
+        ("law", "fast", "law of speed"),
+        ("law", {**{f"c{n}_s": 1e-3 for n in range(5)}, "kv_tokens": 0, "max_requests": 4}, "law of speed"),
+        ("law", {**{f"c{n}_s": 0.0 for n in range(5)}, "kv_tokens": 9, "max_requests": 4}, "law of speed"),
+        ("pricing", {"prompt_ratio": "x"}, "lengths"),
+        ("pricing", None, "lengths"),
+        ("waits", {"standard": {"log_kappa": "x"}}, "waits of class 'standard'"),
+        ("learning", {"phase": "sure"}, "how far"),
+    ],
+)
+def test_a_part_that_makes_no_sense_is_told_and_left_out(part: str, value: object, fault: str) -> None:
+    """Each part stands for itself; a pool of which some part was nonsense begins by learning."""
+    site = learning_site()
+    faults = restore_pool(site.pool, {**kept(), part: value}, 5.0)
+    assert len(faults) == 1
+    assert fault in faults[0]
+    assert not site.pool.learning.may_refuse
+    if part == "law":
+        assert OPTIMISTIC_LAW == site.pool.pricing.law
+
+
+def test_what_is_no_object_is_told() -> None:
+    """A list where a pool should be is no reason to fail."""
+    assert ["it is no object"] == restore_pool(learning_site().pool, [], 0.0)
+
+
+def test_a_controller_keeps_its_pools_apart() -> None:
+    """What was learned goes to the pool of the same name; others in the file are nobody's."""
+    settings = Settings(pools=(PoolSettings("one"), PoolSettings("two")))
+    first = Controller(settings, 0.0)
+    learned = json.loads(json.dumps(first.export_learned()))
+    assert ["one", "two"] == list(learned)
+    learned["one"]["law"] = "x"
+    learned["gone"] = {}
+    faults = Controller(settings, 0.0).restore_learned(learned, 0.0)
+    assert ["pool 'one': its law of speed makes no sense"] == faults
