@@ -163,7 +163,8 @@ class Bench:
             seen.budget_s = min(seen.budget_s, max(demand.patience_until_s - now, 0.0))
         admitted_s = self._sessions.get((demand.tenant, demand.session or ""))
         later_call = admitted_s is not None and now < admitted_s + SESSION_S
-        seen.protected = again or later_call or (demand.retry_count > 0 and self._claims_a_retry(demand))
+        is_retry = demand.retry_count > 0 and not again and self._claims_a_retry(demand)
+        seen.protected = again or later_call or is_retry
 
     def _displaced(self, seen: Seen, newcomer: Demand, record: DecisionRecord) -> None:
         key = _sizes(seen.demand)

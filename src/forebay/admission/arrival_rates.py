@@ -109,7 +109,7 @@ def wait_among_smaller_s(
     """
     left_us = base_s * rate_us_per_s
     waited_s = 0.0
-    if rate_us_per_s <= 0.0 or base_s == inf:
+    if rate_us_per_s <= 0.0 or base_s <= 0.0 or base_s == inf:
         return base_s
     for halvings in range(AGINGS_MAX):
         net = rate_us_per_s - arriving_us_per_s * sizes.part_below(work_us, halvings)

@@ -29,13 +29,13 @@ class ClassState:
         self.sizes = ArrivalSizes()
         self.deadlines = DeadlineBuckets(max(settings.wait_budget_s, SHORTEST_HORIZON_S))
 
-    def reconfigure(self, settings: ClassSettings) -> None:
+    def reconfigure(self, settings: ClassSettings, *, corrects: bool | None = None) -> None:
         """Take new settings. What was learned of waits stays; another confidence has to prove itself."""
-        if settings.confidence != self.settings.confidence:
-            learned, self.waits = (
-                self.waits.export(),
-                WaitModel(settings.confidence, corrects=self.waits.corrects),
-            )
+        if corrects is None:
+            corrects = self.waits.corrects
+        if settings.confidence != self.settings.confidence or corrects is not self.waits.corrects:
+            learned = self.waits.export()
+            self.waits = WaitModel(settings.confidence, corrects=corrects)
             self.waits.restore(learned)
         self.settings = settings
 

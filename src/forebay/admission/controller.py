@@ -214,7 +214,7 @@ class Controller:
                 verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
             self._life.refuse(ticket, verdict, verdict.outcome, now)
-            if verdict.decided_by == PREDICTED_WAIT and pool.learning.guard_due_s() is not None:
+            if verdict.decided_by == PREDICTED_WAIT:
                 self._guard(pool, now)
         elif verdict.endpoint is not None:
             self._life.dispatch(ticket, verdict.endpoint, now, verdict)
@@ -233,7 +233,7 @@ class Controller:
             self._guard(ticket.pool, now)
 
     def _guard(self, pool: Pool, now: float) -> None:
-        """Whether an endpoint is idle while requests are refused may have changed."""
+        """Whether an endpoint is idle while requests are refused."""
         pool.watch_idle(now)
         due_s = pool.learning.guard_due_s()
         if due_s is not None and due_s > now:
@@ -376,7 +376,7 @@ class Controller:
         if pool is None or endpoint is None:
             return
         # One that could be reached keeps its state: a busy engine may be slow to answer, and of one that has answered
-        # nothing at all yet nobody knows whether it can be used. (What is known of it comes as `Described`.)
+        # nothing at all yet nobody knows whether it can be used.
         if event.unreachable:
             self._unreachable(endpoint, pool, now)
         self._check_absence(pool, now)
@@ -467,7 +467,8 @@ class Controller:
             pool.find_limits()
 
     def _check_absence(self, pool: Pool, now: float) -> None:
-        """With nothing up, waiters get a grace, once for each time the pool goes absent."""
+        """What is up may have changed. With nothing up waiters get a grace, once for each time that happens."""
+        self._guard(pool, now)
         if pool.has_up():
             pool.absent_since_s = None
         elif pool.absent_since_s is None:

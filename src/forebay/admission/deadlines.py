@@ -18,6 +18,6 @@ def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
         protected,
         False,
         ticket,
-        firm_from_s(now, ticket.deadline_s - now),
+        firm_from_s(ticket.queued_s, ticket.deadline_s - ticket.queued_s),
     )
     state.deadlines.add(entry, now)

@@ -77,6 +77,8 @@ class Endpoint:
         self.sampled_since = 0
         """Dispatches since the last sample."""
         self._begin_learning(settings, curves)
+        self.fresh_gap_s: float | None = None
+        """The last mean time between tokens, until the limit has looked at it."""
         self.step_gap_s: float | None = None
         """Decayed mean time between tokens of a stream."""
         self.last_life_s = 0.0
@@ -267,7 +269,7 @@ class Endpoint:
         last = self.sample
         if last is not None and sample.at_s < last.at_s:
             return
-        if last is not None and _moved(last, sample):
+        if last is not None and sample.differs_from(last):
             self.show_life(now)
         self.sample = sample
         self.heard_s = sample.at_s
@@ -307,7 +309,7 @@ class Endpoint:
         self.running[demand.ticket] = ticket
         self.sampled_since += 1
         self.was_loud = True
-        self.alone = None if self.pending else demand.ticket
+        self.alone = None if self.pending or self.draining else demand.ticket
         self.pending += 1
         if demand.stream:
             self.pending_streams += 1
@@ -350,6 +352,7 @@ class Endpoint:
     def progressed(self, most_events: int, gap_s: float | None, now: float) -> None:
         """A batch of progress was reported, and each ticket has been told."""
         if gap_s is not None:
+            self.fresh_gap_s = gap_s
             last = self.step_gap_s
             self.step_gap_s = gap_s if last is None else last + 0.1 * (gap_s - last)
             self.sources.learn_gap(
@@ -405,6 +408,14 @@ class Endpoint:
             kv_tokens=self.forecast.held_tokens,
             tightest_tpot_s=tightest_tpot_s if known else inf,
         )
+        gap_s, self.fresh_gap_s = self.fresh_gap_s, None
+        if gap_s is not None and known:
+            self.limit.observe_step(
+                gap_s / self.sources.pace.steps_per_event,
+                tightest_tpot_s,
+                in_flight=len(self.running),
+                empty_step_s=law.c0_s / speed,
+            )
         limit, _ = self.request_limit
         capacity = self.kv_capacity
         self.utilization.observe(
@@ -487,12 +498,3 @@ class Endpoint:
             return None
         longest_s = max(longest_us / MICRO / self.meter.speed, self.step_gap_s or 0.0)
         return max(STALLED_AFTER_S, STALL_FACTOR * longest_s)
-
-
-def _moved(before: EngineSample, after: EngineSample) -> bool:
-    """True if any counter of work done changed (a fall is a restart, which is life too)."""
-    return (
-        before.output_tokens_total != after.output_tokens_total
-        or before.prompt_tokens_total != after.prompt_tokens_total
-        or before.steps_total != after.steps_total
-    )

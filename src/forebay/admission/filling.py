@@ -40,6 +40,15 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     queue = pool.queue
     blocked: Ticket | None = None
     skipped = 0
+    if pool.reserved is None:
+        # Nearly always what is full is full for all: if neither the next nor the smallest fits, nobody does.
+        head, smallest = queue.first(), queue.smallest_kv_waiter()
+        if head is None or smallest is None:
+            return started
+        ticket = _ticket(head)
+        if _fits_nowhere(ticket, open_now, now) and _fits_nowhere(_ticket(smallest), open_now, now):
+            _look_after(pool, ticket, open_now, now)
+            return started
     while open_now and pool.has_place():
         by_size = skipped >= SKIPPED_MAX
         waiter = queue.smallest_kv_waiter() if by_size else queue.first()
@@ -61,10 +70,19 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     if skipped:
         queue.restore()
     if blocked is not None and open_now:
-        if pool.reserved is None:
-            _reserve(pool, blocked, open_now, now)
-        pool.paced_until_s = _paced_until_s(blocked, open_now, now)
+        _look_after(pool, blocked, open_now, now)
     return started
+
+
+def _fits_nowhere(ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:
+    return not ticket.tried and place(ticket, open_now, now) is None
+
+
+def _look_after(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> None:
+    """The first that could not start: keep an endpoint for it if it has waited long, and say when pacing lets it in."""
+    if pool.reserved is None:
+        _reserve(pool, blocked, open_now, now)
+    pool.paced_until_s = _paced_until_s(blocked, open_now, now)
 
 
 def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 LINE_DECAY: Final = 0.99
@@ -27,6 +28,21 @@ class FirstInLine:
         self.seconds = 0.0
         self._count = 0
         self._weight = self._x = self._y = self._square = self._xy = 0.0
+
+    def export(self) -> list[float]:
+        """What a next start may take up."""
+        return [self.seconds, float(self._count), self._weight, self._x, self._y, self._square, self._xy]
+
+    def restore(self, data: object) -> bool:
+        """Take up what `export` gave. False, and nothing changed, if it makes no sense."""
+        if not isinstance(data, list) or len(data) != 7:
+            return False
+        numbers = [float(n) for n in data if isinstance(n, int | float) and 0.0 <= n < inf]
+        if len(numbers) != len(data) or numbers[0] > LINE_MOST_S or (numbers[1] and not numbers[2]):
+            return False
+        self.seconds, count, self._weight, self._x, self._y, self._square, self._xy = numbers
+        self._count = int(count)
+        return True
 
     def observe(self, computed_s: float, waited_s: float) -> None:
         """One wait that was to last for `computed_s` by the work ahead of it."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import Ledger
-from forebay.admission.model import Amount, Check
+from forebay.admission.model import MICRO, Amount, Check
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
@@ -26,6 +26,7 @@ from forebay.admission.wait import Forecast
 
 PASSED = "passed"
 PREDICTED_WAIT: Final = "predicted_wait"
+HOPELESS: Final = "deadline_hopeless"
 POOL_BOUNDS: Final = ("pool_gpu_seconds", "waiting_bytes", "pool_queue_requests")
 """Checks that the going of any waiter can mend."""
 CLASS_BOUNDS: Final = ("class_queue_requests", "class_queue_gpu_seconds")
@@ -144,6 +145,7 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     forecast = verdict.forecast = waits.forecast(base_s)
     verdict.predicted_wait_s = forecast.expected_s
     budget = wait_budget_s(ticket, now)
+    _check_hopeless(verdict, ticket, now)
     if budget <= 0:
         # The client's own deadline has passed: no prediction is needed for that.
         verdict.check(
@@ -155,6 +157,21 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
         verdict.check(PREDICTED_WAIT, wait_s, budget, Outcome.DEADLINE_UNREACHABLE)
     else:
         verdict.checks.append(Check(PREDICTED_WAIT, forecast.expected_s, None, True))
+
+
+def _check_hopeless(verdict: Verdict, ticket: Ticket, now: float) -> None:
+    """Could an idle endpoint meet the client's deadline? If not that is recorded, and refused where it is wished."""
+    pool, by_s = ticket.pool, ticket.demand.first_token_by_s
+    if by_s is None:
+        return
+    prefill_s = ticket.cost.prefill_us / MICRO / pool.fastest()
+    if prefill_s <= by_s - now:
+        return
+    if pool.common.refuse_hopeless:
+        detail = "Not even an idle engine could meet the client's deadline."
+        verdict.check(HOPELESS, prefill_s, by_s - now, Outcome.DEADLINE_HOPELESS, detail)
+    else:
+        verdict.checks.append(Check(HOPELESS, prefill_s, by_s - now, False))
 
 
 def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings) -> None:

@@ -165,12 +165,14 @@ class Lifecycle:
         if completed and ticket.first_token_s is None:
             # The end of an answer whose first token was not told of stands for it, in the prefill window as well.
             if ticket.endpoint is not None:
+                ticket.endpoint.alone = None  # and says nothing about how long the prompt took
                 ticket.endpoint.prefilled(ticket, now)
             ticket.first_token_s = now
         if ticket.first_token_s is not None:
             self._credit(ticket, true_us, ended=True)
         if ticket.first_token_s is not None:
-            ticket.pool.learn_end(ticket, usage, output, now, whole=completed)
+            counted = usage is not None or ticket.output_events > 0
+            ticket.pool.learn_end(ticket, usage, output if counted else 0, now, whole=completed)
         if completed:
             endpoint = ticket.endpoint
             if endpoint is not None:

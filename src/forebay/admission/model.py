@@ -139,6 +139,14 @@ class EngineSample:
     doubtful: tuple[str, ...] = ()
     """Names of series that were present but unusable (NaN, negative, out of range)."""
 
+    def differs_from(self, before: EngineSample) -> bool:
+        """True if any counter of work done has changed (a fall is a restart, which is life too)."""
+        return (
+            before.output_tokens_total != self.output_tokens_total
+            or before.prompt_tokens_total != self.prompt_tokens_total
+            or before.steps_total != self.steps_total
+        )
+
 
 @record
 class Usage:

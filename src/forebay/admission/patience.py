@@ -1,7 +1,7 @@
 """How long a waiter waits: the ends of waits, and those who wait in vain.
 
 Each waiter has an end set when its wait begins: its class's budget or the client's stated deadline, the client's own
-timeout, the end of a shutdown. It is looked at twice before (`triage.waits_in_vain`), and given the grace of a
+timeout, the end of a shutdown. It is looked at before (`triage.waits_in_vain`), and given the grace of a
 connect timeout when its pool has no endpoint. Like `watch` it sets timers and moves tickets through `lifecycle`.
 """
 
@@ -57,6 +57,9 @@ class Patience:
         self._timers.at(until_s, self._over, ticket)
         for part in triage.LOOKED_AT:
             self._timers.at(now + part * (until_s - now), self._look, ticket)
+        lost_s = triage.lost_from_s(ticket)
+        if now < lost_s < until_s:
+            self._timers.at(lost_s, self._look, ticket)
         self._timers.compact(len(self._life.tickets), _is_live)
         if not ticket.pool.has_up():
             self._timers.at(now + self._grace_s(ticket.pool), self._no_endpoint_came, ticket)

@@ -42,7 +42,7 @@ def finish_s(ticket: Ticket, endpoint: Endpoint) -> float:
     prefill_s = (endpoint.pending_prefill_us + cost.prefill_us) / MICRO
     step_s = (
         law.c0_s
-        + law.c2_s * (len(endpoint.running) + 1)
-        + law.c3_s * (endpoint.forecast.held_tokens + cost.prompt_tokens)
+        + law.c2_s * (endpoint.books.requests + 1)
+        + law.c3_s * (endpoint.forecast.held_tokens + endpoint.books.draining.kv_tokens + cost.prompt_tokens)
     )
     return (prefill_s + cost.output_tokens * step_s) / endpoint.meter.speed

@@ -106,7 +106,7 @@ class Pool:
         if self.learning.set_speed_known(settings.law is not None, now):
             self._unlearned()
         for entry in common.classes:
-            self.classes[entry.name].reconfigure(entry)
+            self.classes[entry.name].reconfigure(entry, corrects=settings.wait_predictor != "plain")
         self.bursts_s = _bursts_s(common)
         self.queue.reconfigure(_rules(common), strict=common.class_order is _STRICT)
         for endpoint in self.endpoints.values():
@@ -180,6 +180,14 @@ class Pool:
     def drain_us_per_s(self) -> float:
         """Work drained per second by what is up, on the reference endpoint."""
         return sum(e.meter.speed for e in self.endpoints.values() if e.is_up) * self.share * MICRO
+
+    def fastest(self) -> float:
+        """The speed of the fastest endpoint that is up; 1 if none is."""
+        fastest = 0.0
+        for endpoint in self.endpoints.values():
+            if endpoint.state is _UP and endpoint.meter.speed > fastest:
+                fastest = endpoint.meter.speed
+        return fastest or 1.0
 
     def find_limits(self) -> None:
         """Work out the largest sizes anew: endpoints, settings, what an engine is, or the share have changed."""
@@ -277,9 +285,7 @@ class Pool:
         """
         own = self.classes[class_name]
         strict = self.common.class_order is _STRICT
-        per_weight = 0.0
-        if not strict:
-            per_weight = self.drain_us_per_s() / self.queue.backlogged_weight(with_class=own.index)
+        drain, weights = self.drain_us_per_s(), self.queue.backlogged_weight(with_class=own.index)
         arriving = 0.0
         for name, state in self.classes.items():
             if name == class_name:
@@ -289,7 +295,7 @@ class Pool:
             if strict:
                 arriving += state.arrivals.per_s(now)
             elif not self.books.classes[name].requests:
-                share = per_weight * state.settings.weight
+                share = drain * state.settings.weight / (weights + state.settings.weight)
                 arriving += min(state.arrivals.per_s(now), share)
         return arriving
 
@@ -386,9 +392,15 @@ class Pool:
             self.learned(now)
 
     def _judge(self, ticket: Ticket, forecast: Forecast) -> None:
-        """Compare a wait with what was said of it. All that is longer than it may wait is the same: too long."""
+        """Compare a wait with what was said of it. All that is longer than it may wait is the same: too long.
+
+        And what is far below that is the same too: not too long. So the error is a part of the wait or of half the budget,
+        whichever is more.
+        """
         longest_s = ticket.deadline_s - ticket.arrived_s
-        self.errors.observe(min(forecast.expected_s, longest_s), min(ticket.waited_s, longest_s))
+        self.errors.observe(
+            min(forecast.expected_s, longest_s), min(ticket.waited_s, longest_s), least_s=longest_s / 2
+        )
 
     def learn_cut_wait(self, ticket: Ticket, now: float) -> None:
         """A waiting request was turned away or left: it would have waited longer."""

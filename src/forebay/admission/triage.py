@@ -8,17 +8,19 @@ arithmetic of deadlines in `feasibility`; this looks them up for one pool.
 - **A set cannot be on time**: with `displace: same`, the class's waiters of the lowest value per GPU-second go until
   the others can, four at a time.
 - **In vain**: a waiter is looked at when half and when four fifths of its wait are over, and given up if the chance to
-  start in time is below a tenth. Not while the pool is learning.
+  start in time is below a tenth; and when its prompt alone would take longer than is left for the first token. Not
+  while the pool is learning.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from forebay.admission.class_state import ClassState
 from forebay.admission.feasibility import Entry
-from forebay.admission.gate import CLASS_BOUNDS, POOL_BOUNDS, Verdict
-from forebay.admission.model import Check
+from forebay.admission.gate import CLASS_BOUNDS, HOPELESS, POOL_BOUNDS, Verdict
+from forebay.admission.model import MICRO, Check
 from forebay.admission.pools import Pool
 from forebay.admission.settings import Displace
 from forebay.admission.shedding import HOPELESS_BELOW, cannot_start, victim_key
@@ -53,7 +55,7 @@ def room_for(ticket: Ticket, verdict: Verdict, displace: Displace, now: float) -
     """Waiters whose going lets this arrival pass the bounds that refuse it; none if it would not be enough."""
     if displace is _OFF:
         return []
-    failed = [check for check in verdict.checks if not check.passed]
+    failed = [check for check in verdict.checks if not check.passed and check.name != HOPELESS]
     chosen: list[Ticket] = []
     while failed and len(chosen) < VICTIMS_MAX:
         in_own_class = False
@@ -78,11 +80,21 @@ def late_ones(state: ClassState, pool: Pool, displace: Displace, now: float) -> 
     return [_ticket_of(e) for e in state.deadlines.take_victims(now, rate, VICTIMS_MAX)]
 
 
+def lost_from_s(ticket: Ticket) -> float:
+    """When a stream that has not started by then cannot have its first token in time: its prompt takes too long."""
+    if not ticket.demand.stream:
+        return inf
+    prefill_s = ticket.cost.prefill_us / MICRO / ticket.pool.fastest()
+    return ticket.arrived_s + ticket.settings.ttft_s - prefill_s
+
+
 def waits_in_vain(ticket: Ticket, now: float) -> bool:
     """True if a waiter has hardly a chance to start in time."""
     pool = ticket.pool
     if ticket.phase is not WAITING or not pool.learning.may_refuse or not pool.has_up():
         return False
+    if now >= lost_from_s(ticket):
+        return True
     name = ticket.demand.class_name
     base_s = pool.base_wait_s(name, pool.queue.work_ahead(ticket)[0], ticket.work_us, now)
     low_s = pool.classes[name].waits.at_quantile(base_s, HOPELESS_BELOW)

@@ -8,7 +8,7 @@ Two predictors, chosen by `wait_predictor`, as plain arithmetic over what the ca
       base = ((E + ahead) ÷ rate + first release) ÷ (1 − min(arriving ÷ rate, ½))
 
   `ahead` is the work queued before it in our order, E the prefill that was sent and whose first token has not come
-  back, the first release the time until something is freed where nothing is queued and it does not fit.
+  back, the first release the time until something is freed.
   The last factor is the work that will still arrive before it starts and is served first (the busy period
   of a preemptive priority queue, M/G/1): at most 2, since the formula explodes long before real queues do.
 - `plain`: all work in flight and ahead, divided by the drain rate. It takes an engine for a pipe that must run
@@ -100,7 +100,7 @@ def backlog_wait_s(
     Args:
         ahead_us: work queued before it in our order.
         in_engine_us: E, over the pool.
-        first_release_s: time until something frees room; 0 unless nothing is queued and it does not fit.
+        first_release_s: time until something frees room.
         arriving_us_per_s: work arriving in classes served before or beside it, limited to their share.
     """
     if drain_us_per_s <= 0.0:
@@ -306,6 +306,7 @@ class WaitModel:
             return
         if not self.trusted:
             self._ratios = _prior()
+            self._first = FirstInLine()
             self._cautious.level = self._cautious.nominal
             self._confident.level = self._confident.nominal
             self._refresh()
@@ -348,6 +349,7 @@ class WaitModel:
             "survivors": self._survivors,
             "trusted": self.trusted,
             "ratios": self._ratios.export(),
+            "first": self._first.export(),
             "levels": [self._cautious.level, self._confident.level],
             "confidence": self._confident.nominal,
         }
@@ -366,8 +368,12 @@ class WaitModel:
         if not isinstance(levels, list) or len(levels) != 2:
             return False
         cautious, confident = finite(levels[0]), finite(levels[1])
+        first = FirstInLine()
+        if not first.restore(data.get("first")):
+            return False
         if cautious is None or confident is None or not self._ratios.restore(data.get("ratios")):
             return False
+        self._first = first
         self._log_kappa = log_kappa
         self._survivors = survivors
         if data.get("confidence") == self._confident.nominal:
@@ -454,13 +460,17 @@ class WaitErrors:
         """The same in order of size: the median is asked for after every wait."""
         self.count = 0
 
-    def observe(self, predicted_s: float, actual_s: float) -> None:
-        """One request that had to wait was dispatched."""
+    def observe(self, predicted_s: float, actual_s: float, *, least_s: float = 0.0) -> None:
+        """One request that had to wait was dispatched.
+
+        Args:
+            least_s: the error is a part of the wait, or of this if it is more.
+        """
         if actual_s < FORETOLD_FROM_S:
             return  # nobody is refused over so little, and a relative error of it says little
         if len(self._relative) == REMEMBERED:
             del self._sorted[bisect_left(self._sorted, self._relative.popleft())]
-        error = abs(predicted_s - actual_s) / actual_s
+        error = abs(predicted_s - actual_s) / max(actual_s, least_s)
         self._relative.append(error)
         insort(self._sorted, error)
         self.count += 1

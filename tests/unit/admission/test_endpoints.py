@@ -302,6 +302,7 @@ def test_a_request_is_never_booked_above_an_endpoints_kv() -> None:
 def test_the_largest_request_can_run_alone() -> None:
     """A prompt that fits, with a reserve that does not, runs alone: it has the whole cache and then it is full."""
     site = Site(pool_settings(max_inflight_tokens=1000))
+    assert site.endpoint().has_room(site.ticket(1, prompt_tokens=900, max_output_tokens=4000), 0.0)
     ticket = site.running(1, prompt_tokens=900, max_output_tokens=4000)
     assert 1000 == ticket.booking.kv_tokens == site.endpoint().books.kv_tokens
     assert not site.endpoint().has_room(site.ticket(2, prompt_tokens=1, max_output_tokens=1), 0.0)
@@ -485,6 +486,19 @@ def test_prompts_enter_no_faster_than_streams_can_bear() -> None:
     assert site.endpoint().has_room(then, 1000 / rate + 0.01)
 
 
+def test_a_prompt_under_way_is_no_sequence_that_decodes() -> None:
+    """What prompts leave of a step is reckoned with those that are being generated."""
+    site = paced()
+    rate = site.endpoint().pacer.rate_tokens_per_s
+    assert pytest.approx((1 - 0.02 / 0.048) * 10_000) == rate
+    ticket = site.running(2)
+    site.pool.follow(site.endpoint(), 0.1)
+    assert rate == site.endpoint().pacer.rate_tokens_per_s
+    begin(site, [ticket], 0.2)
+    site.pool.follow(site.endpoint(), 0.2)
+    assert pytest.approx((1 - 0.03 / 0.048) * 10_000) == site.endpoint().pacer.rate_tokens_per_s
+
+
 def test_where_nobody_decodes_in_time_prompts_are_not_paced() -> None:
     """A batch of prompts alone enters as the window allows."""
     site = Site()
@@ -608,6 +622,10 @@ def test_an_engine_that_was_idle_since_its_sample_is_not_measured_by_it() -> Non
     site.endpoint().take_sample(reading(2.0, running=1), 2.0)
     seen.append(site.endpoint().was_idle)
     assert [True, False, True, False] == seen
+    site = Site()
+    site.endpoint().take_sample(reading(1.0), 1.0)
+    fill(site, 1, 1, 1.5)
+    assert site.endpoint().was_idle
 
 
 def counted(at_s: float, steps: int, *, running: int = 1) -> EngineSample:

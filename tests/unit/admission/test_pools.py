@@ -9,7 +9,7 @@ import pytest
 
 from forebay.admission.effects import Hold
 from forebay.admission.endpoints import Endpoint
-from forebay.admission.events import Described
+from forebay.admission.events import Described, SampleMissed
 from forebay.admission.learning import CAUTIOUS, CONFIDENT, LEARNING
 from forebay.admission.lengths import OutputLengths
 from forebay.admission.model import EndpointId, EndpointState, Usage
@@ -568,6 +568,20 @@ def test_an_endpoint_that_works_again_in_time_trips_nothing() -> None:
     assert not learns(site.pool)
 
 
+def test_the_endpoint_that_has_been_idle_longest_counts() -> None:
+    """Wherever in the configuration it stands, another that is idle for a moment hides nothing."""
+    for idle in ("a", "c"):
+        site = Site(endpoints=("a", "b", "c"))
+        teach(site)
+        tickets = {name: site.running(number, name, 1.0) for number, name in enumerate("abc", 1000)}
+        for name, now in [(idle, 10.0), ("b", 13.0)]:
+            site.life.finish(tickets[name], Outcome.CLIENT_GONE, None, now, engine_goes_on=False)
+            site.pool.watch_idle(now)
+            site.pool.refused_on_prediction("standard", now + 0.5)
+        site.pool.watch_idle(15.0)
+        assert learns(site.pool)
+
+
 def test_an_endpoint_that_is_down_is_not_idle() -> None:
     """It could not have taken whoever was refused."""
     site = Site(endpoints=("a", "b"))
@@ -595,18 +609,42 @@ def test_idle_is_counted_from_when_an_endpoint_came_up(way: str) -> None:
     assert not learns(site.pool)
 
 
-def test_the_controller_watches_for_idle_endpoints(begin: Callable[..., Scenario]) -> None:
-    """Nobody fits the small engine, and those refused beside it trip the guard at its time, without any other event."""
-    scenario = begin(pool_settings(max_inflight_requests=1), endpoints=("big", "small"), up=False)
+def beside_a_small_one(begin: Callable[..., Scenario], *, small_from_s: float) -> Scenario:
+    """A busy engine, and from some time on one too small for anybody; at 3 s somebody is refused on a prediction."""
+    scenario = begin(pool_settings(max_inflight_requests=2), endpoints=("big", "small"), up=False)
     scenario.tell(Described(EndpointId("big"), VLLM), 0.0)
-    scenario.tell(Described(EndpointId("small"), replace(VLLM, kv_tokens=100)), 0.0)
     trust(scenario.controller._pools["llama"])
-    scenario.arrive_many(range(1, 4), 1.0, class_name="batch")
-    effects = scenario.arrive(10, 1.0, class_name="realtime", prompt_tokens=60, first_token_by_s=1.1)
+    small = Described(EndpointId("small"), replace(VLLM, kv_tokens=100))
+    if small_from_s < 1.0:
+        scenario.tell(small, small_from_s)
+    scenario.arrive_many(range(1, 4), 1.0, class_name="batch", prompt_tokens=400)
+    if small_from_s > 1.0:
+        scenario.tell(small, small_from_s)
+    assert {1: "big", 2: "big"} == scenario.running
+    effects = scenario.arrive(10, 3.0, class_name="realtime", prompt_tokens=60, first_token_by_s=3.1)
     assert [(10, Outcome.DEADLINE_UNREACHABLE)] == turned_away(effects)
-    scenario.run_until(6.5)
+    return scenario
+
+
+@pytest.mark.parametrize("small_from_s", [0.0, 2.0])
+def test_the_controller_watches_for_idle_endpoints(
+    begin: Callable[..., Scenario], small_from_s: float
+) -> None:
+    """Refusals beside one trip the guard at its time, without any other event; also if it came up beside busy ones."""
+    scenario = beside_a_small_one(begin, small_from_s=small_from_s)
+    scenario.run_until(small_from_s + 4.9)
+    assert not scenario.pool_view().learning
+    scenario.run_until(8.1)
     view = scenario.pool_view()
     assert (True, 1) == (view.learning, view.learned.guard_trips)
+
+
+def test_an_endpoint_that_goes_down_in_time_trips_nothing(begin: Callable[..., Scenario]) -> None:
+    """Idle for four seconds and then out of reach: it did not stand idle for five."""
+    scenario = beside_a_small_one(begin, small_from_s=0.0)
+    scenario.tell(SampleMissed(EndpointId("small"), unreachable=True), 4.0)
+    scenario.run_until(20.0)
+    assert 0 == scenario.pool_view().learned.guard_trips
 
 
 # Refusals on predictions
@@ -649,12 +687,12 @@ def test_usage_teaches_prompts_and_the_output_lengths() -> None:
 
 
 def test_an_answer_that_was_cut_off_teaches_that_answers_are_longer() -> None:
-    """It is no answer of 300 tokens: that was the least of it."""
+    """It is no answer of 30 tokens: that was the least of it."""
     site = Site(LEARNS)
     site.pool.pricing.lengths = OutputLengths()
     before = site.pool.price(demand(1, max_output_tokens=None)).cost.output_tokens
     for number in range(100):
-        site.pool.learn_end(site.ticket(number), None, 300, 1.0, whole=False)
+        site.pool.learn_end(site.ticket(number), None, 30, 1.0, whole=False)
     assert site.pool.price(demand(1, max_output_tokens=None)).cost.output_tokens > before
 
 

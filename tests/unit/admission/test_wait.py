@@ -442,11 +442,15 @@ def test_the_first_in_line_waits_ten_seconds_at_most() -> None:
     assert LINE_MOST_S == drawn(FirstInLine(), along(500.0, 1.0))
 
 
-def test_small_waits_weigh_as_much_as_their_relative_error() -> None:
-    """Where the shortest and the longest waits disagree about α, the short ones decide: they tell it."""
-    short, long = [(0.1, 0.6)] * 50, [(30.0, 33.0)] * 50
-    added_s = drawn(FirstInLine(), [wait for pair in zip(short, long, strict=True) for wait in pair])
-    assert pytest.approx(0.5, abs=0.1) == added_s
+def test_errors_weigh_as_parts_of_what_was_computed() -> None:
+    """Waits that lie on no line: it is the one with the least squares of errors ÷ (computed + 0.2 s)."""
+    waits = [(0.1, 0.6), (1.0, 1.5), (30.0, 40.0)]
+    weights = [1.0 / (x + 0.2) ** 2 for x, _ in waits]
+    mean_x = sum(w * x for w, (x, _) in zip(weights, waits, strict=True)) / sum(weights)
+    mean_y = sum(w * y for w, (_, y) in zip(weights, waits, strict=True)) / sum(weights)
+    both = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, waits, strict=True))
+    beta = both / sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, waits, strict=True))
+    assert pytest.approx(mean_y / beta - mean_x, rel=0.02) == drawn(FirstInLine(), waits * 100)
 
 
 def test_the_line_is_drawn_anew_when_engines_change() -> None:
