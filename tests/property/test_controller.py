@@ -370,7 +370,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         """Totals are the sums of their parts, and of what the effects have said."""
-        audit(self.bench.controller, self.bench.now)
+        audit(self.bench)
         view = self.bench.controller.snapshot()
         pool = view.pools[0]
         assert pool.waiting_requests == len(self.bench.where("waiting"))
@@ -444,7 +444,7 @@ class Histories(RuleBasedStateMachine):
         assert (pool.waiting_requests, pool.in_flight_requests) == (0, 0)
         assert (pool.waiting_gpu_s, pool.in_flight_gpu_s) == (0.0, 0.0)
         assert {e.id for e in pool.endpoints if e.state is not EndpointState.REMOVED} == set(self.configured)
-        audit(self.bench.controller, self.bench.now)
+        audit(self.bench)
 
     @property
     def pool(self) -> PoolSettings:
@@ -476,7 +476,7 @@ def test_displacement_keeps_its_rules_in_a_crowd(
         crowd = Crowd(f"{displace}-{class_order}-{phase}-{seed}", displace, class_order, phase)
         for _ in range(150):
             crowd.step()
-            audit(crowd.bench.controller, crowd.bench.now)
+            audit(crowd.bench)
         pairs |= crowd.pairs
     own = {0} if displace is Displace.SAME else set()
     assert pairs == (set() if displace is Displace.OFF else {1, 2} | own)

@@ -43,6 +43,10 @@ class ArrivalRate:
             self._at_s = now
         self._sum_us += work_us
 
+    def scale(self, factor: float) -> None:
+        """Work is counted in a unit that is 1 ÷ `factor` of the old one from now on."""
+        self._sum_us *= factor
+
     def per_s(self, now: float) -> float:
         """Work (µs at the reference endpoint) arriving per second."""
         elapsed = now - self._at_s

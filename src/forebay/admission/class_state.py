@@ -39,6 +39,11 @@ class ClassState:
             self.waits.restore(learned)
         self.settings = settings
 
+    def forget_waits(self) -> None:
+        """What requests cost has changed so much that waits are to be learned anew."""
+        self.waits = WaitModel(self.settings.confidence, corrects=self.waits.corrects)
+        self.sizes = ArrivalSizes()
+
     def arrived(self, work_us: int, now: float) -> None:
         """A request with so much expected work came."""
         self.arrivals.add(now, work_us)

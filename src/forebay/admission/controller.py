@@ -244,7 +244,6 @@ class Controller:
         return examine(ticket, self._life.ledger, self._settings, now, draining=draining)
 
     def _displace(self, victim: Ticket, newcomer: Ticket, now: float) -> None:
-        """Somebody who waits is turned away for another's sake."""
         self._standing.displaced(victim, now)
         check = Check("rank", victim.rank, newcomer.rank, False)
         detail = f"A request of class {newcomer.demand.class_name!r} took its place."

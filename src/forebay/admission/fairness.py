@@ -16,6 +16,9 @@ The left half holds since S is a finish tag that was served, the right half sinc
 So over any time in which two flows have work that can be placed, their served cost ÷ weight differs by at most the sum
 of their largest cost ÷ weight. Lifting is what denies credit for idling: a flow that comes back starts at V.
 
+Classes may be given a burst b: they are lifted to V − b only, and so may catch up on what they did not use of their
+share. For two of them the difference is at most the sum of the larger of b and the largest cost ÷ weight of each.
+
 What is charged is the estimate; `FairTime.correct` moves the finish tag when the truth is known, and the bound then
 holds for true costs but for the errors of what is in flight. A refund never takes a flow that waits below where it
 was lifted to, or it would be credit for having been idle.

@@ -40,15 +40,8 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     queue = pool.queue
     blocked: Ticket | None = None
     skipped = 0
-    if pool.reserved is None:
-        # Nearly always what is full is full for all: if neither the next nor the smallest fits, nobody does.
-        head, smallest = queue.first(), queue.smallest_kv_waiter()
-        if head is None or smallest is None:
-            return started
-        ticket = _ticket(head)
-        if _fits_nowhere(ticket, open_now, now) and _fits_nowhere(_ticket(smallest), open_now, now):
-            _look_after(pool, ticket, open_now, now)
-            return started
+    if pool.reserved is None and _is_full_for_all(pool, open_now, now):
+        return started
     while open_now and pool.has_place():
         by_size = skipped >= SKIPPED_MAX
         waiter = queue.smallest_kv_waiter() if by_size else queue.first()
@@ -72,6 +65,18 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     if blocked is not None and open_now:
         _look_after(pool, blocked, open_now, now)
     return started
+
+
+def _is_full_for_all(pool: Pool, open_now: list[Endpoint], now: float) -> bool:
+    """True if nobody can start. What is full is nearly always full for all: the next and the smallest tell."""
+    head, smallest = pool.queue.first(), pool.queue.smallest_kv_waiter()
+    if head is None or smallest is None:
+        return True
+    ticket = _ticket(head)
+    if not (_fits_nowhere(ticket, open_now, now) and _fits_nowhere(_ticket(smallest), open_now, now)):
+        return False
+    _look_after(pool, ticket, open_now, now)
+    return True
 
 
 def _fits_nowhere(ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:

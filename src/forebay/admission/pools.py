@@ -47,6 +47,8 @@ _SJF: Final = Order.SJF
 _LAST: Final = 1 << 62
 """Behind everybody in the order of arrival."""
 LAW_TAKEN_EVERY_S: Final = 1.0
+ANOTHER_LAW: Final = 1.5
+"""Times by which the cost of a usual request may change before predictions start anew."""
 BURST_S: Final = 10.0
 """Share that the class of the tightest budget may save: traffic comes in bursts, and shares are to hold over longer."""
 
@@ -381,6 +383,13 @@ class Pool:
             return False
         for endpoint in self.endpoints.values():
             endpoint.meter.rescale(factor)
+        for state in self.classes.values():
+            state.arrivals.scale(factor)
+        if not 1.0 / ANOTHER_LAW < factor < ANOTHER_LAW:
+            # What was learned of waits was learned of another engine's.
+            self.errors.forget()
+            for state in self.classes.values():
+                state.forget_waits()
         return True
 
     def learn_wait(self, ticket: Ticket, now: float) -> None:
@@ -394,8 +403,8 @@ class Pool:
     def _judge(self, ticket: Ticket, forecast: Forecast) -> None:
         """Compare a wait with what was said of it. All that is longer than it may wait is the same: too long.
 
-        And what is far below that is the same too: not too long. So the error is a part of the wait or of half the budget,
-        whichever is more.
+        And what is far below that is the same too: not too long. So the error is a part of the wait or of half the
+        budget, whichever is more.
         """
         longest_s = ticket.deadline_s - ticket.arrived_s
         self.errors.observe(

@@ -392,7 +392,7 @@ class PoolQueue:
         for queue in passed:
             first = queue.head
             if first is not None:
-                self._time.pass_over(queue, first.work_us / queue.weight)
+                self._time.pass_over(queue, max(first.work_us / queue.weight, queue.burst))
 
 
 def _has_shares(rules: tuple[ClassRules, ...], strict: bool) -> bool:
