@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Further arguments: make test ARGS='tests/unit/http -k framing', make demo ARGS=--json
 ARGS ?=
 
-.PHONY: help setup setup-base test compiled test-compiled demo check lint format types layers tidy docs bench test-engines lock clean
+.PHONY: help setup setup-base test compiled test-compiled demo check lint format types layers tidy docs bench bench-decision test-engines lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ docs: setup ## Make the generated pages of the documentation anew
 bench: setup ## Measure overhead against going direct and against Envoy
 	@scripts/debian.sh wrk
 	$(PY) benchmarks/overhead/run.py $(ARGS)
+
+bench-decision: setup ## Measure what one decision costs with a long queue
+	$(PY) -m benchmarks.decision.run --compiled $(ARGS)
 
 test-engines: setup ## Run in front of real vLLM and llama.cpp (installs them; takes long)
 	@scripts/engines.sh all

@@ -117,9 +117,10 @@ def settings_for(plan: Plan) -> Settings:
         classes=tuple(
             ClassSettings(
                 name,
-                ttft_s=1.5 * (1 + rank),
+                ttft_s=plan.wait_budget_s * (1 + rank / 4),
                 tpot_s=0.1,
                 wait_budget_s=plan.wait_budget_s * (1 + rank / 4),
+                max_queue_gpu_s=1e9,
                 weight=len(CLASS_NAMES) - rank,
                 value=len(CLASS_NAMES) - rank,
             )

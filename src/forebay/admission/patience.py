@@ -52,14 +52,8 @@ class Patience:
 
     def begin(self, ticket: Ticket, now: float, *, protected: bool = False) -> None:
         """A wait begins now, and ends at the ticket's deadline at the latest."""
-        until_s = ticket.deadline_s
         file_waiter(ticket, now, protected=protected)
-        self._timers.at(until_s, self._over, ticket)
-        for part in triage.LOOKED_AT:
-            self._timers.at(now + part * (until_s - now), self._look, ticket)
-        lost_s = triage.lost_from_s(ticket)
-        if now < lost_s < until_s:
-            self._timers.at(lost_s, self._look, ticket)
+        self._set_alarm(ticket, now)
         self._timers.compact(len(self._life.tickets), _is_live)
         if not ticket.pool.has_up():
             self._timers.at(now + self._grace_s(ticket.pool), self._no_endpoint_came, ticket)
@@ -81,6 +75,29 @@ class Patience:
     def _grace_s(self, pool: Pool) -> float:
         return max(self._life.settings.connect_timeout_s, pool.settings.hold_without_endpoints_s)
 
+    def _set_alarm(self, ticket: Ticket, now: float) -> None:
+        """One timer for each waiter, for the next moment at which something may have to be done about it."""
+        due_s = ticket.deadline_s
+        for part in triage.LOOKED_AT:
+            look_s = ticket.queued_s + part * (ticket.deadline_s - ticket.queued_s)
+            if now < look_s < due_s:
+                due_s = look_s
+        lost_s = triage.lost_from_s(ticket)
+        if now < lost_s < due_s:
+            due_s = lost_s
+        ticket.alarm_s = due_s
+        self._timers.at(due_s, self._alarm, ticket)
+
+    def _alarm(self, ticket: Ticket, now: float) -> None:
+        if ticket.phase is not WAITING or now < ticket.alarm_s:
+            return  # it is over, or this was set for an earlier wait
+        if now < ticket.deadline_s:
+            self._look(ticket, now)
+            if ticket.phase is WAITING:
+                self._set_alarm(ticket, now)
+        else:
+            self._over(ticket, now)
+
     def _over(self, ticket: Ticket, now: float) -> None:
         if ticket.phase is not WAITING or now < ticket.deadline_s:
             return
@@ -96,7 +113,7 @@ class Patience:
 
     def _look(self, ticket: Ticket, now: float) -> None:
         """Part of a wait is over: is there still a chance?"""
-        if ticket.phase is WAITING and triage.waits_in_vain(ticket, now):
+        if triage.waits_in_vain(ticket, now):
             check = Check("waited", now - ticket.queued_s, ticket.deadline_s - ticket.queued_s, False)
             detail = "There is hardly a chance left to start in time."
             self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)

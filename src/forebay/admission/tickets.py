@@ -35,6 +35,7 @@ class Ticket(Waiter):
     """Mutable; owned by the controller, filed in a queue while waiting and at an endpoint while running."""
 
     __slots__ = (
+        "alarm_s",
         "attempts",
         "booking",
         "credited_us",
@@ -91,6 +92,8 @@ class Ticket(Waiter):
         self.phase = NEW
         self.queued_s = 0.0
         """When the present wait began."""
+        self.alarm_s = 0.0
+        """When it is looked at next, while it waits."""
         self.waited_s = 0.0
         """Queue time so far: it ends at dispatch."""
         self.predicted_wait_s = 0.0

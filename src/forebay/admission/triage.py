@@ -81,11 +81,15 @@ def late_ones(state: ClassState, pool: Pool, displace: Displace, now: float) -> 
 
 
 def lost_from_s(ticket: Ticket) -> float:
-    """When a stream that has not started by then cannot have its first token in time: its prompt takes too long."""
-    if not ticket.demand.stream:
+    """When a stream that has not started by then cannot have its first token in time: its prompt takes too long.
+
+    Never where the class may wait for longer than its objective: then being late is allowed.
+    """
+    settings = ticket.settings
+    if not ticket.demand.stream or settings.wait_budget_s > settings.ttft_s:
         return inf
     prefill_s = ticket.cost.prefill_us / MICRO / ticket.pool.fastest()
-    return ticket.arrived_s + ticket.settings.ttft_s - prefill_s
+    return ticket.arrived_s + settings.ttft_s - prefill_s
 
 
 def waits_in_vain(ticket: Ticket, now: float) -> bool:
