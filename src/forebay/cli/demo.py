@@ -32,7 +32,7 @@ SHORT_S: Final = 20.0
 @click.option(
     "--seconds",
     type=click.FloatRange(4, 3600),
-    default=40,
+    default=44,
     show_default=True,
     help="Scored time of each arm.",
 )

@@ -7,7 +7,7 @@ from forebay.admission.events import (
     Failure,
     SampleMissed,
 )
-from forebay.admission.filling import SCANNED_PER_CLASS
+from forebay.admission.filling import SKIPPED_MAX, SMALL_SKIPPED_MAX
 from forebay.admission.model import EndpointId, TicketId
 from forebay.admission.outcomes import Outcome
 from tests.unit.admission.build import (
@@ -40,24 +40,25 @@ def test_one_ending_can_start_several(begin: Begin) -> None:
 
 def test_a_request_that_does_not_fit_lets_others_pass(begin: Begin) -> None:
     """A big request at the head of the queue does not leave room unused for small ones behind it."""
-    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario = begin(pool_settings(max_inflight_tokens=1100))
     scenario.arrive_many([1, 2, 3, 4], 0.0)
     assert [5] == held(scenario.arrive(5, 0.1, prompt_tokens=801))
     assert [(6, "a")] == dispatched(scenario.arrive(6, 0.2))
 
 
-def test_a_look_at_the_queue_is_bounded(begin: Begin) -> None:
-    """An ending looks at the first waiters of each class only, and sees the lower classes all the same."""
-    scenario = begin(pool_settings(law=None, max_inflight_tokens=1000))
+def test_beyond_a_bounded_look_the_smallest_is_tried(begin: Begin) -> None:
+    """However many large ones stand before it, one that is small enough for what is left starts."""
+    scenario = begin(pool_settings(max_inflight_tokens=1100))
     scenario.arrive_many([1, 2], 0.0, class_name="batch", prompt_tokens=301)
-    scenario.arrive_many(range(10, 10 + SCANNED_PER_CLASS), 0.1, class_name="standard", prompt_tokens=800)
+    many = range(10, 10 + 4 * (SKIPPED_MAX + SMALL_SKIPPED_MAX))
+    scenario.arrive_many(many, 0.1, class_name="standard", prompt_tokens=800)
     assert [5] == held(scenario.arrive(5, 0.2, class_name="batch", prompt_tokens=500))
     assert [(5, "a")] == dispatched(scenario.end(1, 0.3))
 
 
 def test_an_eviction_makes_room_for_those_it_held_up(begin: Begin) -> None:
     """A big request for which an endpoint is kept free times out: the small one behind it starts in the same call."""
-    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario = begin(pool_settings(max_inflight_tokens=1100))
     scenario.arrive_many([1, 2, 3, 4], 0.0)
     scenario.arrive(5, 0.0, prompt_tokens=801)
     scenario.progress("a", 3.0, 1, 2, 3, 4)
@@ -107,7 +108,7 @@ def test_nothing_is_kept_for_a_request_that_cannot_go_there(begin: Begin) -> Non
 
 def test_a_client_that_leaves_gives_its_reservation_back(begin: Begin) -> None:
     """Whom the endpoint was kept free for is gone: who waited behind it starts in the same call."""
-    scenario = begin(pool_settings(max_inflight_tokens=1000))
+    scenario = begin(pool_settings(max_inflight_tokens=1100))
     scenario.arrive_many([1, 2, 3, 4], 0.0)
     scenario.arrive(5, 0.0, prompt_tokens=801)
     scenario.progress("a", 3.0, 1)

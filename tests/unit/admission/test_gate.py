@@ -9,7 +9,10 @@ import pytest
 from forebay.admission.gate import PASSED, Verdict, examine, wait_budget_s
 from forebay.admission.model import Check, EndpointState, TicketId
 from forebay.admission.outcomes import Outcome
+from forebay.admission.settings import Order
 from forebay.admission.tickets import Ticket
+from forebay.admission.wait import WaitModel
+from forebay.admission.waiter import Waiter
 from tests.unit.admission.build import Site, pool_settings, settings_for, with_class
 
 WHOLE_ORDER = [
@@ -42,10 +45,33 @@ def check(verdict: Verdict, name: str) -> Check:
 
 
 def full_site(**changes: Any) -> Site:
-    """A pool whose one place is taken, so an arrival has to wait."""
-    site = Site(pool_settings(max_inflight_requests=1, **changes))
+    """A pool whose one place is taken, so an arrival has to wait. First come is first served; nothing is learned."""
+    settings = settings_for(pool_settings(max_inflight_requests=1, **changes))
+    for name in ("realtime", "standard", "batch"):
+        settings = with_class(name, settings, order=Order.FIFO)
+    site = Site(settings=settings)
     site.running(1)
     return site
+
+
+def trusting(site: Site) -> Site:
+    """The same, past its learning: predictions refuse as they are."""
+    learning = site.pool.learning
+    learning.observed(1000, 1000, 0.1, True, 0.0)
+    assert learning.may_refuse
+    for state in site.pool.classes.values():
+        state.waits = WaitModel(state.settings.confidence, corrects=False)
+    return site
+
+
+def _fields(ticket: Ticket) -> list[object]:
+    """All that a ticket holds."""
+    return [
+        getattr(ticket, name)
+        for kind in (Waiter, Ticket)
+        for name in kind.__slots__
+        if name not in ("key", "pool")
+    ]
 
 
 # The verdict itself
@@ -117,12 +143,12 @@ def test_the_cap_over_all_endpoints_makes_wait() -> None:
 
 
 def test_the_position_counts_who_is_ahead() -> None:
-    """Own class and higher ranks are ahead, lower ones are not, nor is what runs."""
+    """Those that the order serves first are ahead: of other classes as many as their share has; what runs is not."""
     site = full_site()
     site.queued(2, class_name="realtime")
     site.queued(3)
     site.queued(4, class_name="batch")
-    assert 2 == decide(site).position
+    assert 3 == decide(site).position
     assert 0 == decide(Site()).position
 
 
@@ -133,18 +159,18 @@ def test_examining_changes_nothing() -> None:
     site.effects()
     ticket = site.ticket(99)
     before = (
-        repr(ticket),
+        _fields(ticket),
         repr(site.pool.books.waiting),
         repr(site.pool.books.in_flight),
-        len(site.pool.queues),
+        len(site.pool.queue),
     )
     for _ in range(3):
         decide(site, ticket)
     after = (
-        repr(ticket),
+        _fields(ticket),
         repr(site.pool.books.waiting),
         repr(site.pool.books.in_flight),
-        len(site.pool.queues),
+        len(site.pool.queue),
     )
     assert before == after
     assert [] == site.effects()
@@ -278,33 +304,34 @@ def test_waiting_bodies_are_bounded_in_bytes() -> None:
 
 
 def test_a_predicted_wait_over_the_budget_refuses() -> None:
-    """Five seconds of work ahead and one running are 6 s: over the budget of 5 s."""
-    site = full_site()
-    for number in range(2, 6):
+    """Four seconds of work ahead, one running and its prompt of 10 ms are 5.01 s: over the budget of 5 s."""
+    site = trusting(full_site())
+    for number in range(2, 5):
         site.queued(number)
     assert None is decide(site).outcome
-    site.queued(6)
+    site.queued(5)
     verdict = decide(site)
     assert (Outcome.DEADLINE_UNREACHABLE, "predicted_wait") == (verdict.outcome, verdict.decided_by)
-    assert Check("predicted_wait", 6.0, 5.0, False) == check(verdict, "predicted_wait")
-    assert 6.0 == verdict.predicted_wait_s
+    assert pytest.approx(5.01) == check(verdict, "predicted_wait").value
+    assert 5.0 == check(verdict, "predicted_wait").limit
+    assert pytest.approx(5.01) == verdict.predicted_wait_s
 
 
 def test_a_learning_pool_refuses_nothing_on_predictions() -> None:
     """While learning a predicted wait is recorded, without a limit, and refuses nobody however long it is."""
     site = full_site(law=None)
-    for number in range(2, 3000):
-        site.queued(number, class_name="realtime")
-    verdict = decide(site)
+    for number in range(100, 3000):
+        site.queued(number)
+    verdict = decide(site, site.ticket(9999))
     assert verdict.predicted_wait_s > 5.0
     assert None is verdict.outcome
     assert Check("predicted_wait", verdict.predicted_wait_s, None, True) == check(verdict, "predicted_wait")
 
 
 def test_the_clients_own_deadline_tightens_the_budget() -> None:
-    """A wait of 1 s is too long for a client whose first token must be there in 0.5 s."""
-    site = full_site()
-    assert None is decide(site, site.ticket(98, now=10.0, first_token_by_s=11.0), 10.0).outcome
+    """A wait of 1.01 s is too long for a client whose first token must be there in 0.5 s."""
+    site = trusting(full_site())
+    assert None is decide(site, site.ticket(98, now=10.0, first_token_by_s=11.1), 10.0).outcome
     verdict = decide(site, site.ticket(99, now=10.0, first_token_by_s=10.5), 10.0)
     assert (Outcome.DEADLINE_UNREACHABLE, 0.5) == (verdict.outcome, check(verdict, "predicted_wait").limit)
 
@@ -322,6 +349,19 @@ def test_a_passed_deadline_refuses_while_learning_too() -> None:
     site = full_site(law=None)
     verdict = decide(site, site.ticket(99, now=10.0, first_token_by_s=9.5), 10.0)
     assert (Outcome.DEADLINE_UNREACHABLE, "deadline") == (verdict.outcome, verdict.decided_by)
+
+
+def test_a_deadline_that_an_idle_engine_could_not_meet_is_recorded() -> None:
+    """The prompt alone takes 0.5 s and the client gives 0.2 s: that is noted, and refused only where it is wished."""
+    for wished in (False, True):
+        site = full_site()
+        site.pool.common = replace(site.pool.common, refuse_hopeless=wished)
+        ticket = site.ticket(99, now=10.0, prompt_tokens=5000, first_token_by_s=10.2)
+        verdict = decide(site, ticket, 10.0)
+        assert Check("deadline_hopeless", 0.5, pytest.approx(0.2), False) == check(
+            verdict, "deadline_hopeless"
+        )
+        assert (Outcome.DEADLINE_HOPELESS if wished else None) is verdict.outcome
 
 
 def test_a_clients_patience_never_refuses_at_arrival() -> None:
@@ -368,7 +408,7 @@ def test_a_class_is_bounded_in_work() -> None:
 def test_a_class_is_bounded_by_what_drains_within_its_budget() -> None:
     """Unconfigured, what waits already must drain within the class's budget, however long the arrival itself is."""
     settings = settings_for(pool_settings(max_inflight_requests=1))
-    site = Site(settings=with_class("standard", settings, wait_budget_s=2.0))
+    site = trusting(Site(settings=with_class("standard", settings, wait_budget_s=2.0)))
     site.running(1)
     alone = decide(site, site.ticket(98, max_output_tokens=250))
     assert None is alone.outcome
@@ -405,7 +445,7 @@ def test_the_order_of_the_checks_decides_which_refusal_is_given() -> None:
         max_queue_gpu_s=0.0,
         wait_budget_s=0.5,
     )
-    site = Site(settings=settings)
+    site = trusting(Site(settings=settings))
     site.running(1)
     site.queued(2)
     endpoint = site.describe(context_tokens=4096)

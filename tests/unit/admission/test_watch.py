@@ -125,7 +125,7 @@ def test_draining_work_counts_in_the_predicted_wait(begin: Begin) -> None:
     scenario.arrive(1, 0.0)
     scenario.leave(1, 0.1)
     (hold, *_) = scenario.arrive(2, 0.2)
-    assert 1.0 == hold.record.predicted_wait_s  # type: ignore[union-attr]
+    assert hold.record.predicted_wait_s >= 1.0  # type: ignore[union-attr]
 
 
 # Stalls

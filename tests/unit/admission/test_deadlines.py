@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from forebay.admission.deadlines import file_waiter
+from tests.unit.admission.build import Site
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_waiter_is_filed_by_when_it_must_start(protected: bool) -> None:
+    """What is filed has its deadline, its booked work, its worth, and the time from which it is left alone."""
+    site = Site()
+    ticket = site.queued(1, 10.0)
+    file_waiter(ticket, 10.0, protected=protected)
+    entry = ticket.entry
+    assert entry is not None
+    assert (15.0, ticket.booking.work_us, 2.0, 1) == (
+        entry.start_by_s, entry.work_us, entry.value, entry.sequence,
+    )  # fmt: skip
+    assert (protected, 12.5) == (entry.protected, entry.firm_from_s)
+    assert entry.owner is ticket
+    assert 1 == site.pool.classes["standard"].deadlines.count
+
+
+def test_filed_anew_it_keeps_the_time_from_which_it_is_left_alone() -> None:
+    """Half of its budget counts from when it came to wait, not from when its cost was estimated anew."""
+    site = Site()
+    ticket = site.queued(1, 10.0)
+    file_waiter(ticket, 10.0, protected=False)
+    site.life.cost_again(site.pool, 14.0)
+    assert ticket.entry is not None
+    assert 12.5 == ticket.entry.firm_from_s
+    site.pool.classes["standard"].deadlines.verify()
+
+
+def test_who_leaves_the_queue_leaves_the_deadlines() -> None:
+    """A dispatch and a client's leaving both take the entry out."""
+    site = Site()
+    tickets = [site.queued(number, 0.0) for number in (1, 2)]
+    for ticket in tickets:
+        file_waiter(ticket, 0.0, protected=False)
+    site.life.dispatch(tickets[0], site.endpoint(), 1.0)
+    site.life.drop(tickets[1], 1.0)
+    assert 0 == site.pool.classes["standard"].deadlines.count
+    assert [None, None] == [ticket.entry for ticket in tickets]

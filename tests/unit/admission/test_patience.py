@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from forebay.admission.events import DrainStarted
+from forebay.admission.outcomes import Outcome
+from forebay.admission.settings import Order
+from tests.unit.admission.build import Scenario, held, pool_settings, settings_for, turned_away, with_class
+
+ONE_PLACE = pool_settings(max_inflight_requests=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends_s"),
+    [
+        ({}, 5.0),
+        ({"first_token_by_s": 3.0}, 3.0),
+        ({"patience_until_s": 2.0}, 2.0),
+        ({"patience_until_s": 60.0}, 5.0),
+        ({"class_name": "realtime"}, 1.5),
+    ],
+    ids=str,
+)
+def test_a_wait_ends_with_the_first_of_its_ends(changes: dict[str, object], ends_s: float) -> None:
+    """The budget of the class, the client's stated deadline and the client's own timeout: the earliest rules."""
+    scenario = Scenario(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    assert [2] == held(scenario.arrive(2, 0.0, **changes))
+    assert [] == turned_away(scenario.run_until(ends_s - 0.001))
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(ends_s))
+
+
+def test_each_waiter_has_one_alarm() -> None:
+    """However often a waiter is looked at, one timer at a time stands for it."""
+    scenario = Scenario(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    before = len(scenario.controller._timers)
+    scenario.arrive_many(range(2, 102), 0.0, class_name="batch")
+    assert before + 100 == len(scenario.controller._timers)
+    scenario.run_until(59.0)
+    assert len(scenario.controller._timers) <= before + 101
+
+
+def test_a_waiter_is_looked_at_before_its_end() -> None:
+    """In a pool that trusts its predictions, one that hardly has a chance left is told at four fifths of its wait."""
+    settings = with_class("standard", settings_for(ONE_PLACE), order=Order.FIFO, max_queue_gpu_s=1e6)
+    scenario = Scenario(settings=settings)
+    scenario.arrive(1, 0.0)
+    scenario.arrive_many(range(2, 10), 0.0)
+    pool = scenario.controller._pools["llama"]
+    pool.learning.observed(1000, 1000, 0.1, True, 0.0)
+    early = turned_away(scenario.run_until(4.1))
+    assert early
+    assert {Outcome.QUEUE_TIMEOUT} == {outcome for _, outcome in early}
+    assert (2, Outcome.QUEUE_TIMEOUT) not in early
+
+
+def test_a_shutdown_shortens_every_wait() -> None:
+    """From the start of a drain no wait goes on for longer than that gives, those that begin later included."""
+    scenario = Scenario(ONE_PLACE)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0)
+    scenario.tell(DrainStarted(until_s=2.0), 1.0)
+    assert [(2, Outcome.DRAINING)] == turned_away(scenario.run_until(2.0))

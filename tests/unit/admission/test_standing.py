@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from forebay.admission.standing import Standing
+from tests.unit.admission.build import Site
+
+
+def test_the_retry_of_a_displaced_request_is_protected_once() -> None:
+    """Who was pushed out and comes back is left alone; the next retry of it is like any other."""
+    site, standing = Site(), Standing()
+    standing.displaced(site.ticket(1), 10.0)
+    assert not standing.is_protected(site.ticket(2), 11.0)
+    assert standing.is_protected(site.ticket(3, retry_count=1), 12.0)
+    assert not standing.is_protected(site.ticket(4, retry_count=1), 13.0)
+
+
+def test_another_request_of_the_tenant_is_not_its_retry() -> None:
+    """A retry has the same sizes and the same limit."""
+    site, standing = Site(), Standing()
+    standing.displaced(site.ticket(1), 10.0)
+    for changes in ({"body_bytes": 1001}, {"prompt_bytes": 401}, {"max_output_tokens": 98}, {"tenant": "u"}):
+        assert not standing.is_protected(site.ticket(2, retry_count=1, **changes), 11.0)
+
+
+def test_later_calls_of_an_admitted_session_are_protected() -> None:
+    """Once a call of a session was dispatched the others of the same tenant are; ten idle minutes end it."""
+    site, standing = Site(), Standing()
+    assert not standing.is_protected(site.ticket(1, session="s"), 0.0)
+    standing.started(site.ticket(1, session="s"), 1.0)
+    assert standing.is_protected(site.ticket(2, session="s"), 100.0)
+    assert not standing.is_protected(site.ticket(3, session="s", tenant="other"), 100.0)
+    assert not standing.is_protected(site.ticket(4, session="t"), 100.0)
+    assert not standing.is_protected(site.ticket(5, session="s"), 602.0)
+
+
+def test_a_request_without_a_session_leaves_nothing_behind() -> None:
+    """Only named sessions are remembered."""
+    site, standing = Site(), Standing()
+    standing.started(site.ticket(1), 1.0)
+    assert not standing.is_protected(site.ticket(2), 1.0)

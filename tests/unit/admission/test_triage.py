@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from forebay.admission.deadlines import file_waiter
+from forebay.admission.gate import examine
+from forebay.admission.settings import Displace
+from forebay.admission.tickets import Ticket
+from forebay.admission.triage import late_ones, lost_from_s, room_for, waits_in_vain
+from tests.unit.admission.build import Site, pool_settings, settings_for, with_class
+
+FULL = pool_settings(max_inflight_requests=1, max_queue=2)
+
+
+def filed(site: Site, number: int, now: float = 0.0, *, protected: bool = False, **changes: Any) -> Ticket:
+    """A waiter with its deadline known."""
+    ticket = site.queued(number, now, **changes)
+    file_waiter(ticket, now, protected=protected)
+    return ticket
+
+
+def victims(site: Site, newcomer: Ticket, displace: Displace, now: float = 0.0) -> list[int]:
+    """Who would go for an arrival that a bound refuses."""
+    verdict = examine(newcomer, site.life.ledger, site.settings, now, draining=False)
+    return [ticket.sequence for ticket in room_for(newcomer, verdict, displace, now)]
+
+
+def crowded(pool: Any = FULL) -> Site:
+    """One place, which is taken."""
+    site = Site(pool)
+    site.running(1)
+    return site
+
+
+def test_at_a_bound_the_least_important_goes() -> None:
+    """A standard request takes the place of the batch request, whatever waits beside it."""
+    site = crowded()
+    filed(site, 2, class_name="batch")
+    filed(site, 3)
+    assert [2] == victims(site, site.ticket(9), Displace.LOWER)
+    assert [2] == victims(site, site.ticket(9), Displace.SAME)
+    assert [] == victims(site, site.ticket(9), Displace.OFF)
+
+
+def test_its_own_class_gives_way_only_to_more_value_for_the_work() -> None:
+    """With `same` a short request pushes out a long one of its class, and not the other way round."""
+    site = crowded()
+    filed(site, 2, max_output_tokens=500)
+    filed(site, 3, max_output_tokens=400)
+    assert [] == victims(site, site.ticket(9, max_output_tokens=50), Displace.LOWER)
+    assert [2] == victims(site, site.ticket(9, max_output_tokens=50), Displace.SAME)
+    assert [] == victims(site, site.ticket(9, max_output_tokens=900), Displace.SAME)
+
+
+def test_nobody_goes_for_a_less_important_request() -> None:
+    """Batch pushes out nobody of a better class."""
+    site = crowded()
+    filed(site, 2)
+    filed(site, 3, class_name="realtime")
+    for displace in Displace:
+        assert [] == victims(site, site.ticket(9, class_name="batch"), displace)
+
+
+def test_the_protected_and_those_past_half_their_budget_stay() -> None:
+    """Both are passed over; with nobody else the newcomer is refused."""
+    site = crowded()
+    filed(site, 2, class_name="batch", protected=True)
+    filed(site, 3, class_name="batch")
+    assert [3] == victims(site, site.ticket(9, 29.0), Displace.LOWER, 29.0)
+    assert [] == victims(site, site.ticket(9, 31.0), Displace.LOWER, 31.0)
+
+
+def test_as_many_go_as_the_bound_needs_and_none_if_four_are_not_enough() -> None:
+    """Work is freed one victim after the other; if that does not suffice nobody goes in vain."""
+    site = crowded(pool_settings(max_inflight_requests=1, max_gpu_s=7.0))
+    for number in range(2, 8):
+        filed(site, number, class_name="batch")
+    assert 3 == len(victims(site, site.ticket(9, max_output_tokens=299), Displace.LOWER))
+    assert [] == victims(site, site.ticket(9, max_output_tokens=500), Displace.LOWER)
+
+
+def test_a_class_at_its_own_bound_is_helped_by_nobody_else() -> None:
+    """Room in the class's queue comes from the class."""
+    settings = with_class("standard", settings_for(pool_settings(max_inflight_requests=1)), max_queue=1)
+    site = Site(settings=settings)
+    site.running(1)
+    filed(site, 2, max_output_tokens=500)
+    filed(site, 3, class_name="batch")
+    newcomer = site.ticket(9, max_output_tokens=50)
+    assert [] == victims(site, newcomer, Displace.LOWER)
+    assert [2] == victims(site, newcomer, Displace.SAME)
+
+
+def learned(site: Site) -> Site:
+    """A pool past its learning."""
+    site.pool.learning.observed(1000, 1000, 0.1, True, 0.0)
+    return site
+
+
+def test_of_a_set_that_cannot_be_on_time_the_least_worth_goes() -> None:
+    """Eleven seconds of work, to start within 5 s: with `same` the long one goes, and then the rest can be on time."""
+    site = learned(Site())
+    for number in range(10, 20):
+        filed(site, number, max_output_tokens=50)
+    filed(site, 7, max_output_tokens=650)
+    state = site.pool.classes["standard"]
+    assert [] == late_ones(state, site.pool, Displace.LOWER, 0.0)
+    assert [7] == [ticket.sequence for ticket in late_ones(state, site.pool, Displace.SAME, 0.0)]
+
+
+def test_a_learning_pool_gives_up_nobody_for_a_prediction() -> None:
+    """What is not known to drain is not held against anybody."""
+    site = Site()
+    for number in range(2, 12):
+        filed(site, number)
+    state = site.pool.classes["standard"]
+    assert [] == late_ones(state, site.pool, Displace.SAME, 0.0)
+    assert not any(waits_in_vain(site.life.tickets[t], 4.9) for t in list(site.life.tickets))
+
+
+def test_a_waiter_without_a_chance_waits_in_vain() -> None:
+    """With nine seconds of work before it and a second left, even a lucky wait is too long."""
+    site = learned(Site())
+    long = filed(site, 2, max_output_tokens=990)
+    for number in range(3, 12):
+        filed(site, number)
+    assert not waits_in_vain(long, 0.0) or long.deadline_s > 0.0
+    assert waits_in_vain(long, 4.0)
+
+
+def test_a_stream_is_lost_when_its_prompt_takes_longer_than_is_left() -> None:
+    """Half a second of prefill before a first token due at 5 s: from 4.5 s on there is no chance."""
+    site = learned(Site())
+    ticket = site.ticket(1, prompt_tokens=5000)
+    assert pytest.approx(4.5) == lost_from_s(ticket)
+    assert inf == lost_from_s(site.ticket(2, stream=False))
+
+
+def test_a_class_that_may_be_late_is_not_given_up_for_it() -> None:
+    """Where the wait budget is longer than the objective, a late answer is what the operator wants."""
+    site = Site(settings=with_class("standard", settings_for(), wait_budget_s=30.0))
+    assert inf == lost_from_s(site.ticket(1, prompt_tokens=5000))
