@@ -93,7 +93,8 @@ def test_predicted_quantiles_grow_with_q(model: WaitModel, one: float, other: fl
     assert model.at_quantile(base_s, low) <= model.at_quantile(base_s, high) * (1 + 1e-9)
     forecast = model.forecast(base_s)
     assert forecast.cautious_s <= forecast.confident_s
-    assert 0.5 * base_s <= forecast.expected_s <= 2.0 * base_s
+    assert 0.5 * forecast.base_s <= forecast.expected_s <= 2.0 * forecast.base_s
+    assert forecast.computed_s == base_s <= forecast.base_s
 
 
 @given(models())
@@ -102,6 +103,7 @@ def test_a_model_taken_up_again_says_the_same(model: WaitModel) -> None:
     again = WaitModel(model._confident.nominal)
     assert again.restore(model.export())
     assert model.kappa == again.kappa
+    assert pytest.approx(model.predict(1.0)) == again.predict(1.0)
     for q in (0.02, 0.1, 0.5, 0.9, 0.97):
         assert pytest.approx(model.quantile_factor(q), rel=0.01) == again.quantile_factor(q)
 

@@ -358,9 +358,9 @@ def test_a_deadline_that_an_idle_engine_could_not_meet_is_recorded() -> None:
         site.pool.common = replace(site.pool.common, refuse_hopeless=wished)
         ticket = site.ticket(99, now=10.0, prompt_tokens=5000, first_token_by_s=10.2)
         verdict = decide(site, ticket, 10.0)
-        assert Check("deadline_hopeless", 0.5, pytest.approx(0.2), False) == check(
-            verdict, "deadline_hopeless"
-        )
+        hopeless = check(verdict, "deadline_hopeless")
+        assert (0.5, False) == (hopeless.value, hopeless.passed)
+        assert pytest.approx(0.2) == hopeless.limit
         assert (Outcome.DEADLINE_HOPELESS if wished else None) is verdict.outcome
 
 
