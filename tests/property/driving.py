@@ -15,6 +15,7 @@ from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refu
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.events import (
     Arrived,
+    ClientLeft,
     Described,
     Ended,
     EndpointsChanged,
@@ -25,12 +26,13 @@ from forebay.admission.events import (
     ShareChanged,
 )
 from forebay.admission.filling import SKIPPED_MAX, SMALL_SKIPPED_MAX
+from forebay.admission.gate import PREDICTED_WAIT
 from forebay.admission.ledger import Account
 from forebay.admission.model import DecisionRecord, Demand, EndpointId, Settlement, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
-from forebay.admission.settings import Displace, Settings
+from forebay.admission.settings import Displace, OnStale, Settings
 from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.triage import VICTIMS_MAX
 from forebay.admission.waiter import Waiter
@@ -88,6 +90,8 @@ class Bench:
         """Endpoints that were given work by the last call."""
         self.displaced: list[Displacement] = []
         """By the last call."""
+        self.share = 1.0
+        """The part of the pool's limits that may be used."""
         self.has_filled = False
         """The last call was one after which nobody is left who can start."""
         self._sessions: dict[tuple[str, str], float] = {}
@@ -105,6 +109,8 @@ class Bench:
         """Tell the controller what happened."""
         newcomer = event.demand if isinstance(event, Arrived) else None
         self.has_filled = isinstance(event, FILLING)
+        if isinstance(event, ShareChanged):
+            self.share = event.share
         self._carry_out(self.controller.handle(event, self.now), newcomer)
 
     def advance(self, seconds: float) -> None:
@@ -205,6 +211,9 @@ def _sizes(demand: Demand) -> tuple[str, int, int, int | None]:
     return demand.tenant, demand.body_bytes, demand.prompt_bytes, demand.max_output_tokens
 
 
+# What every call must keep to
+
+
 def check_displacements(bench: Bench) -> None:
     """Whoever was pushed out by the last call was neither protected, nor past half its budget, nor more important."""
     displace = bench.settings.displace
@@ -219,6 +228,87 @@ def check_displacements(bench: Bench) -> None:
             assert newcomer.where in ("waiting", "running"), "pushed out for nothing"
             assert above < 0 or gone.record.cost_gpu_s >= newcomer.work_gpu_s - ROUNDING
             assert len(bench.displaced) <= VICTIMS_MAX
+
+
+def check_bounds(bench: Bench, seen: Seen) -> None:
+    """Whoever was let in by the last call fits the bounds, with all who were let in in the same instant."""
+    view = bench.controller.snapshot()
+    pool, settings = view.pools[0], bench.settings.pools[0]
+    if seen.where == "over":
+        return
+    if pool.max_gpu_s is not None:
+        assert pool.waiting_gpu_s + pool.in_flight_gpu_s <= pool.max_gpu_s + ROUNDING
+    if seen.where == "waiting":
+        own = next(c for c in pool.classes if c.name == seen.demand.class_name)
+        bounds = bench.settings.classes[bench.rank(own.name)]
+        assert view.waiting_bytes <= view.max_waiting_bytes
+        assert bounds.max_queue is None or own.waiting_requests <= bounds.max_queue
+        if bounds.max_queue_gpu_s is not None:
+            assert own.waiting_gpu_s <= bounds.max_queue_gpu_s * bench.share + ROUNDING * settings.gpus
+        assert settings.max_queue is None or pool.waiting_requests <= settings.max_queue
+
+
+def check_limits(bench: Bench) -> None:
+    """What was dispatched by the last call fits every limit, whatever was dispatched with it."""
+    pool, settings = bench.controller.snapshot().pools[0], bench.settings.pools[0]
+    if bench.dispatched_to and settings.max_pool_requests is not None:
+        assert pool.in_flight_requests <= settings.max_pool_requests * bench.share
+    if any(c.on_stale is OnStale.ADMIT for c in bench.settings.classes):
+        return  # which passes whatever the books say
+    for endpoint in pool.endpoints:
+        if endpoint.id in bench.dispatched_to:
+            assert endpoint.kv_limit is None or endpoint.kv_tokens <= endpoint.kv_limit
+            if endpoint.request_limit_is_firm:
+                assert endpoint.running_requests + endpoint.draining_requests <= endpoint.request_limit
+
+
+def check_what_was_said(bench: Bench) -> None:
+    """What may pass later carries 1 to 60 s and the rest no time, and while learning no prediction refuses anybody."""
+    for effect in bench.log:
+        if not isinstance(effect, Refuse | Evict):
+            continue
+        refusal = effect.refusal
+        if refusal.outcome.may_pass_later:
+            assert refusal.retry_after_s is not None
+            assert 1.0 <= refusal.retry_after_s <= 60.0
+        else:
+            assert refusal.retry_after_s is None
+        if refusal.record.learning:
+            _check_no_prediction_decided(bench, effect)
+    bench.log.clear()
+
+
+def _check_no_prediction_decided(bench: Bench, effect: Refuse | Evict) -> None:
+    """While learning only what is counted and measured turns anybody away."""
+    record, seen = effect.refusal.record, bench.tickets[effect.ticket]
+    assert record.decided_by != PREDICTED_WAIT
+    if record.decided_by == "class_queue_gpu_seconds":
+        assert bench.settings.classes[bench.rank(record.class_name)].max_queue_gpu_s is not None
+    is_first_wait = seen.endpoint is None and not seen.held_absent
+    if isinstance(effect, Evict) and effect.refusal.outcome is Outcome.QUEUE_TIMEOUT and is_first_wait:
+        assert record.at_s >= seen.held_s + seen.budget_s - ROUNDING, "given up before its time"
+
+
+def close(bench: Bench) -> None:
+    """Let everything end: then nothing is held, and every ticket was settled once."""
+    for _ in range(50):
+        running = bench.where("running")
+        if not running:
+            break
+        for seen in running:
+            bench.feed(Ended(seen.demand.ticket, Outcome.COMPLETED))
+    bench.advance(2000.0)
+    for seen in bench.where("running"):
+        bench.feed(ClientLeft(seen.demand.ticket))
+    bench.advance(2000.0)
+    assert {"over"} >= {seen.where for seen in bench.tickets.values()}
+    assert all(seen.settlement is not None for seen in bench.tickets.values())
+    view = bench.controller.snapshot()
+    assert (view.tickets, view.waiting_bytes) == (0, 0)
+    for pool in view.pools:
+        assert (pool.waiting_requests, pool.in_flight_requests) == (0, 0)
+        assert (pool.waiting_gpu_s, pool.in_flight_gpu_s) == (0.0, 0.0)
+    audit(bench)
 
 
 # The core's own accounts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay.admission.effects import Evict, Refuse
 from forebay.admission.events import (
     AttemptFailed,
     ClientLeft,
@@ -26,7 +26,6 @@ from forebay.admission.events import (
     SampleMissed,
     ShareChanged,
 )
-from forebay.admission.gate import PREDICTED_WAIT
 from forebay.admission.learning import LearningPhase
 from forebay.admission.model import (
     Demand,
@@ -50,7 +49,16 @@ from forebay.admission.settings import (
     Settings,
     SpeedLaw,
 )
-from tests.property.driving import ROUNDING, Bench, Seen, audit, check_displacements
+from tests.property.driving import (
+    Bench,
+    Seen,
+    audit,
+    check_bounds,
+    check_displacements,
+    check_limits,
+    check_what_was_said,
+    close,
+)
 
 POOL = "llama"
 NAMES = tuple(EndpointId(f"http://engine-{n}:8000") for n in range(4))
@@ -134,7 +142,6 @@ class Histories(RuleBasedStateMachine):
         self.bench = Bench(Settings(pools=(PoolSettings(POOL),)))
         self.configured: tuple[EndpointId, ...] = ()
         self.next_ticket = 0
-        self.share = 1.0
         self.draining = False
 
     @initialize(settings=rules, phase=PHASES, info=INFOS)
@@ -216,23 +223,7 @@ class Histories(RuleBasedStateMachine):
         self.next_ticket += 1
         seen = self.bench.arrive(replace(demand, ticket=TicketId(self.next_ticket)))
         check_displacements(self.bench)
-        if seen.where != "over":
-            self.let_in_within_bounds(seen)
-
-    def let_in_within_bounds(self, seen: Seen) -> None:
-        """Whoever was let in just now fits the bounds, together with all who were let in in the same instant."""
-        view = self.bench.controller.snapshot()
-        pool = view.pools[0]
-        if pool.max_gpu_s is not None:
-            assert pool.waiting_gpu_s + pool.in_flight_gpu_s <= pool.max_gpu_s + 1e-9
-        if seen.where == "waiting":
-            assert view.waiting_bytes <= view.max_waiting_bytes
-            rules = next(c for c in self.bench.settings.classes if c.name == seen.demand.class_name)
-            own = next(c for c in pool.classes if c.name == seen.demand.class_name)
-            assert rules.max_queue is None or own.waiting_requests <= rules.max_queue
-            if rules.max_queue_gpu_s is not None:
-                assert own.waiting_gpu_s <= rules.max_queue_gpu_s * self.share + 1e-5
-            assert self.pool.max_queue is None or pool.waiting_requests <= self.pool.max_queue
+        check_bounds(self.bench, seen)
 
     @rule(data=st.data())
     def client_leaves(self, data: st.DataObject) -> None:
@@ -345,7 +336,6 @@ class Histories(RuleBasedStateMachine):
     @rule(share=st.sampled_from([0.0, 0.5, 1.0, 1.0]))
     def share_changes(self, share: float) -> None:
         """This replica's part of the limits changes."""
-        self.share = share
         self.bench.feed(ShareChanged(POOL, share))
 
     @rule(settings=rules)
@@ -386,70 +376,18 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def dispatches_keep_within_limits(self) -> None:
         """What was dispatched by the last call fits every limit, whatever was dispatched with it."""
-        pool = self.bench.controller.snapshot().pools[0]
-        for endpoint in pool.endpoints:
-            if endpoint.id not in self.bench.dispatched_to:
-                continue
-            assert endpoint.kv_limit is None or endpoint.kv_tokens <= endpoint.kv_limit
-            if endpoint.request_limit_is_firm:
-                assert endpoint.running_requests + endpoint.draining_requests <= endpoint.request_limit
-        if self.bench.dispatched_to and self.pool.max_pool_requests is not None:
-            assert pool.in_flight_requests <= self.pool.max_pool_requests * self.share
+        check_limits(self.bench)
 
     @invariant()
     def refusals_are_honest(self) -> None:
-        """What may pass later carries a time between 1 and 60 s, what cannot carries none; learning refuses nobody."""
-        for effect in self.bench.log:
-            if isinstance(effect, Refuse | Evict):
-                refusal = effect.refusal
-                if refusal.outcome.may_pass_later:
-                    assert refusal.retry_after_s is not None
-                    assert 1.0 <= refusal.retry_after_s <= 60.0
-                else:
-                    assert refusal.retry_after_s is None
-                if refusal.record.learning:
-                    self.no_prediction_decided(effect)
-        self.bench.log.clear()
-
-    def no_prediction_decided(self, effect: Refuse | Evict) -> None:
-        """While learning only what is counted and measured turns anybody away."""
-        record = effect.refusal.record
-        assert record.decided_by != PREDICTED_WAIT
-        if record.decided_by == "class_queue_gpu_seconds":
-            own = next(c for c in self.bench.settings.classes if c.name == record.class_name)
-            assert own.max_queue_gpu_s is not None
-        if isinstance(effect, Evict) and effect.refusal.outcome is Outcome.QUEUE_TIMEOUT:
-            seen = self.bench.tickets[effect.ticket]
-            if seen.endpoint is None and not seen.held_absent:
-                assert record.at_s >= seen.held_s + seen.budget_s - ROUNDING
+        """Each says when to return if that is of use, and while learning none rests on a prediction."""
+        check_what_was_said(self.bench)
 
     def teardown(self) -> None:
         """When everything has ended, nothing is held and every ticket was settled once."""
-        for _ in range(50):
-            running = self.bench.where("running")
-            if not running:
-                break
-            for seen in running:
-                self.bench.feed(Ended(seen.demand.ticket, Outcome.COMPLETED))
-        self.bench.advance(2000.0)
-        for seen in self.bench.where("running"):
-            self.bench.feed(ClientLeft(seen.demand.ticket))
-        self.bench.advance(2000.0)
-        assert not self.bench.where("running")
-        assert not self.bench.where("waiting")
-        assert all(seen.settlement is not None for seen in self.bench.tickets.values())
-        view = self.bench.controller.snapshot()
-        assert (view.tickets, view.waiting_bytes) == (0, 0)
-        pool = view.pools[0]
-        assert (pool.waiting_requests, pool.in_flight_requests) == (0, 0)
-        assert (pool.waiting_gpu_s, pool.in_flight_gpu_s) == (0.0, 0.0)
+        close(self.bench)
+        pool = self.bench.controller.snapshot().pools[0]
         assert {e.id for e in pool.endpoints if e.state is not EndpointState.REMOVED} == set(self.configured)
-        audit(self.bench)
-
-    @property
-    def pool(self) -> PoolSettings:
-        """As configured now."""
-        return self.bench.settings.pools[0]
 
     def pick(self, data: st.DataObject, wanted: Callable[[Seen], bool]) -> Seen | None:
         """One ticket that the test knows of."""
@@ -464,83 +402,198 @@ TestHistories.settings = hypothesis_settings(max_examples=100, stateful_step_cou
 # Crowds: histories in which room is always short
 
 
+class Crowd:
+    """Two or three engines, and more requests than they can serve; all is drawn from one seed."""
+
+    def __init__(self, seed: str, settings: Settings, phase: LearningPhase) -> None:
+        self.draw = random.Random(seed)
+        self.bench = Bench(settings)
+        trust(self.bench, phase)
+        self.names = list(NAMES[:2])
+        self.bench.feed(EndpointsChanged(POOL, tuple(self.names)))
+        for name in self.names:
+            self.bench.feed(Described(name, any_info(self.draw)))
+        self.number = 0
+        self.reconfigures = True
+        """False keeps the settings."""
+        self.pairs: set[int] = set()
+        """By how many ranks those who were pushed out were less important than the newcomer."""
+        self.seen_states: Counter[str] = Counter()
+
+    def run(self, steps: int) -> None:
+        """So many things happen, and after each one every promise is kept."""
+        for _ in range(steps):
+            self.step()
+            audit(self.bench)
+            check_limits(self.bench)
+            check_what_was_said(self.bench)
+            pool = self.bench.controller._pools[POOL]
+            self.seen_states["reserved"] += pool.reserved is not None
+            for endpoint in pool.endpoints.values():
+                self.seen_states["pacing"] += endpoint.pacer.paces
+                self.seen_states["stale"] += endpoint.is_stale(self.bench.now)
+        close(self.bench)
+
+    def step(self) -> None:
+        """One thing happens: mostly arrivals, answers and time, sometimes losses and changes."""
+        draw, bench = self.draw, self.bench
+        what, running = draw.random(), bench.where("running")
+        if what < 0.4 or not running:
+            for _ in range(draw.choice([1, 1, 2, 8])):
+                self.arrive()
+        elif what < 0.9:
+            self.happen_to(draw.choice(running), what)
+        elif what < 0.97:
+            bench.advance(draw.choice([0.0, 0.02, 0.05, 0.2, 0.2, 0.7, 3.0]))
+        else:
+            self.change()
+
+    def arrive(self) -> None:
+        """A new request comes, or one that was turned away comes again."""
+        draw, now = self.draw, self.bench.now
+        self.number += 1
+        prompt = draw.choice([10, 100, 400, 900, 3000])
+        demand = Demand(
+            TicketId(self.number), POOL, draw.choice(["realtime", "standard", "standard", "batch"]), "m",
+            draw.random() < 0.8, prompt_bytes=prompt * 4, body_bytes=prompt * 4 + 200, tenant=draw.choice("abc"),
+            prompt_tokens=draw.choice([prompt, None]), max_output_tokens=draw.choice([None, 1, 50, 2000]),
+            samples=draw.choice([1, 1, 1, 2]), generates=draw.random() < 0.9,
+            first_token_by_s=draw.choice([None] * 5 + [now + 0.5, now + 20.0]),
+            patience_until_s=draw.choice([None] * 5 + [now, now + 3.0]), session=draw.choice([None, None, "s"]),
+        )  # fmt: skip
+        gone = [s.demand for s in self.bench.where("over") if _may_return(s)]
+        if gone and draw.random() < 0.3:
+            demand = replace(
+                draw.choice(gone), ticket=TicketId(self.number), retry_count=1,
+                first_token_by_s=None, patience_until_s=None,
+            )  # fmt: skip
+        seen = self.bench.arrive(demand)
+        check_displacements(self.bench)
+        check_bounds(self.bench, seen)
+        for displacement in self.bench.displaced:
+            victim = displacement.victim.demand.class_name
+            self.pairs.add(self.bench.rank(victim) - self.bench.rank(demand.class_name))
+
+    def happen_to(self, seen: Seen, what: float) -> None:
+        """An engine says something of a request, or of itself, or a client leaves."""
+        draw, bench, ticket = self.draw, self.bench, seen.demand.ticket
+        assert seen.endpoint is not None
+        if what < 0.58:
+            outcome = draw.choice(
+                [Outcome.COMPLETED] * 6 + [Outcome.UPSTREAM_INTERRUPTED, Outcome.SLOW_READER]
+            )
+            usage = draw.choice([None, Usage(seen.demand.prompt_bytes // 4, draw.randint(1, 400))])
+            goes_on = draw.random() < 0.2
+            bench.feed(Ended(ticket, outcome, usage, draw.randint(0, 300), engine_goes_on=goes_on))
+        elif what < 0.68:
+            bench.feed(FirstTokenCame(ticket))
+        elif what < 0.78:
+            there = [s.demand.ticket for s in bench.where("running") if s.endpoint == seen.endpoint]
+            tokens = [(other, draw.randint(0, 20)) for other in there]
+            bench.feed(Progressed(seen.endpoint, tokens, draw.choice([None, 0.02, 0.1])))
+        elif what < 0.81:
+            failure = draw.choice([Failure.REFUSED] * 3 + list(Failure))
+            bench.feed(AttemptFailed(ticket, seen.endpoint, failure, engine_goes_on=draw.random() < 0.3))
+        elif what < 0.83:
+            live = [s for s in bench.tickets.values() if s.where in {"waiting", "running"}]
+            bench.feed(ClientLeft(draw.choice(live).demand.ticket, 3))
+        else:
+            reading = EngineSample(
+                bench.now - 0.01, running=draw.choice([None, len(bench.where("running"))]),
+                waiting=draw.choice([0, 0, 0, 2, None]), kv_usage=draw.choice([0.1, 0.1, 0.9, None]),
+                output_tokens_total=draw.choice([None, self.number]), preemptions_total=self.number // 30,
+            )  # fmt: skip
+            bench.feed(Sampled(draw.choice(self.names or list(NAMES)), reading))
+
+    def change(self) -> None:
+        """Something around the requests changes."""
+        draw, bench = self.draw, self.bench
+        what = draw.random()
+        if what < 0.3:
+            bench.feed(SampleMissed(draw.choice(NAMES), draw.random() < 0.3))
+        elif what < 0.6:
+            bench.feed(Described(draw.choice(self.names or list(NAMES)), any_info(draw)))
+        elif what < 0.7:
+            self.names = [name for name in NAMES[:3] if draw.random() < 0.8]
+            bench.feed(EndpointsChanged(POOL, tuple(self.names)))
+        elif what < 0.85:
+            bench.feed(ShareChanged(POOL, draw.choice([0.5, 1.0, 1.0, 0.0])))
+        elif self.reconfigures:
+            bench.reconfigure(any_settings(draw))
+
+
+def _may_return(seen: Seen) -> bool:
+    return seen.settlement is not None and seen.settlement.outcome.group is Group.CONTENDED
+
+
+def any_settings(draw: random.Random) -> Settings:
+    """Settings under which many wait, for many reasons."""
+    pool = PoolSettings(
+        POOL, gpus=draw.choice([1, 3]), law=draw.choice([None, LAW, SLOW]), max_gpu_s=draw.choice([None] * 4 + [3.0]),
+        max_inflight_requests=draw.choice([None, None, 1, 3, 6]), max_inflight_tokens=draw.choice([None, None, 3000]),
+        max_pool_requests=draw.choice([None, None, None, 5]), max_queue=draw.choice([None, None, 6, 30]),
+        hold_without_endpoints_s=draw.choice([0.0, 7.0]), target_utilization=draw.choice([None, None, 0.7]),
+    )  # fmt: skip
+    stale = draw.choice(
+        [[OnStale.OWN_COUNT, OnStale.LAST_KNOWN, OnStale.REFUSE], [OnStale.OWN_COUNT, OnStale.ADMIT]]
+    )
+    classes = tuple(
+        replace(
+            c, weight=draw.choice([1.0, 3.0]), max_queue=draw.choice([None, None, None, 4]),
+            order=draw.choice(list(Order)), short_tokens=draw.choice([0, 100]), short_weight=draw.choice([1.0, 4.0]),
+            max_share=draw.choice([1.0, 1.0, 0.5]), on_stale=draw.choice(stale),
+        )
+        for c in ZERO_CONFIGURATION_CLASSES
+    )  # fmt: skip
+    return Settings(
+        (pool,), classes=classes, class_order=draw.choice(list(ClassOrder)), displace=draw.choice(list(Displace)),
+        max_waiting_bytes=draw.choice([20_000, 1 << 20, 1 << 20]),
+    )  # fmt: skip
+
+
+def any_info(draw: random.Random) -> EngineInfo:
+    """Some engine."""
+    return EngineInfo(
+        draw.choice([EngineKind.VLLM, EngineKind.LLAMACPP]), kv_tokens=draw.choice([6000, 6000, 20_000, 200_000, None]),
+        context_tokens=draw.choice([None, 8192, 4096]), max_requests=draw.choice([None, None, None, 4]),
+        reports_load=draw.choice([True, False]), aborts_unstreamed=draw.choice([True, False]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("series", range(4))
+def test_in_a_crowd_every_promise_is_kept(series: int) -> None:
+    """Whoever is served, refused, pushed out or left waiting, and however the pool changes: by the rules, each time."""
+    states: Counter[str] = Counter()
+    for number in range(18):
+        draw = random.Random(f"settings {series} {number}")
+        crowd = Crowd(f"crowd {series} {number}", any_settings(draw), draw.choice(list(LearningPhase)))
+        crowd.run(80)
+        states += crowd.seen_states
+        states["displaced"] += len(crowd.pairs)
+    assert {"reserved", "pacing", "stale", "displaced"} == {*states}, "the crowds are too tame"
+
+
 @pytest.mark.parametrize("phase", list(LearningPhase))
 @pytest.mark.parametrize("class_order", list(ClassOrder))
 @pytest.mark.parametrize("displace", list(Displace))
-def test_displacement_keeps_its_rules_in_a_crowd(
+def test_only_those_are_displaced_who_may_be(
     displace: Displace, class_order: ClassOrder, phase: LearningPhase
 ) -> None:
-    """With room always short, only those go who may, each for a newcomer that is let in; and all books balance."""
+    """With `off` nobody goes, with `lower` only less important ones, with `same` those of the same class as well."""
+    classes = tuple(
+        replace(c, order=order, max_share=share)
+        for c, order, share in zip(ZERO_CONFIGURATION_CLASSES, Order, (0.6, 1.0, 1.0), strict=True)
+    )
+    pool = PoolSettings(POOL, law=LAW, max_inflight_requests=2, max_queue=6)
+    settings = Settings((pool,), classes=classes, displace=displace, class_order=class_order)
     pairs: set[int] = set()
-    for seed in range(3):
-        crowd = Crowd(f"{displace}-{class_order}-{phase}-{seed}", displace, class_order, phase)
-        for _ in range(150):
-            crowd.step()
-            audit(crowd.bench)
+    for number in range(3):
+        crowd = Crowd(f"{displace} {class_order} {phase} {number}", settings, phase)
+        crowd.reconfigures = False
+        crowd.run(60)
         pairs |= crowd.pairs
-    own = {0} if displace is Displace.SAME else set()
-    assert pairs == (set() if displace is Displace.OFF else {1, 2} | own)
-
-
-class Crowd:
-    """Two engines of two places, and more requests than they can serve."""
-
-    def __init__(self, seed: str, displace: Displace, class_order: ClassOrder, phase: LearningPhase) -> None:
-        self.draw = random.Random(seed)
-        classes = tuple(
-            replace(c, order=order, max_share=share)
-            for c, order, share in zip(ZERO_CONFIGURATION_CLASSES, Order, (0.6, 1.0, 1.0), strict=True)
-        )
-        pool = PoolSettings(POOL, law=LAW, max_inflight_requests=2, max_queue=6)
-        self.bench = Bench(Settings((pool,), classes=classes, displace=displace, class_order=class_order))
-        trust(self.bench, phase)
-        self.bench.feed(EndpointsChanged(POOL, NAMES[:2]))
-        for name in NAMES[:2]:
-            self.bench.feed(Described(name, EngineInfo(EngineKind.VLLM, kv_tokens=6000)))
-        self.pairs: set[int] = set()
-        """By how many ranks those who went were less important than the newcomer."""
-        self.number = 0
-
-    def step(self) -> None:
-        """One thing happens."""
-        what, running = self.draw.random(), self.bench.where("running")
-        if what < 0.5 or not running:
-            gone = [s for s in self.bench.where("over") if s.settlement is not None
-                    and s.settlement.outcome is Outcome.DISPLACED]  # fmt: skip
-            self.arrive(self.draw.choice(gone) if gone and what < 0.15 else None)
-        elif what < 0.6:
-            seen = self.draw.choice(running)
-            self.bench.feed(
-                Ended(seen.demand.ticket, Outcome.COMPLETED, Usage(100, self.draw.randint(1, 400)))
-            )
-        elif what < 0.7:
-            seen = self.draw.choice(running)
-            assert seen.endpoint is not None
-            self.bench.feed(AttemptFailed(seen.demand.ticket, seen.endpoint, Failure.REFUSED))
-        elif what < 0.75:
-            self.bench.feed(
-                Described(self.draw.choice(NAMES[:2]), EngineInfo(EngineKind.VLLM, kv_tokens=6000))
-            )
-        else:
-            self.bench.advance(self.draw.choice([0.0, 0.1, 0.5, 3.0]))
-
-    def arrive(self, before: Seen | None) -> None:
-        """A new request comes, or one that was displaced comes again."""
-        draw = self.draw
-        self.number += 1
-        demand = Demand(
-            TicketId(self.number), POOL, draw.choice(["realtime", "standard", "batch"]), "m", draw.random() < 0.7,
-            prompt_bytes=draw.choice([40, 400, 4000]), body_bytes=self.number, tenant=draw.choice("ab"),
-            max_output_tokens=draw.choice([20, 200, 800]), session=draw.choice([None, None, None, "x", "y"]),
-        )  # fmt: skip
-        if before is not None:
-            demand = replace(before.demand, ticket=TicketId(self.number), retry_count=1)
-        self.bench.arrive(demand)
-        check_displacements(self.bench)
-        for gone in self.bench.displaced:
-            self.pairs.add(
-                self.bench.rank(gone.victim.demand.class_name) - self.bench.rank(demand.class_name)
-            )
+    may_go = {Displace.OFF: set[int](), Displace.LOWER: {1, 2}, Displace.SAME: {0, 1, 2}}[displace]
+    assert may_go - {2} <= pairs <= may_go
 
 
 def trust(bench: Bench, phase: LearningPhase) -> None:
