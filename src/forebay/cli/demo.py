@@ -170,8 +170,8 @@ def legend(result: DemoResult) -> str:
     ]
     if len(objectives) > 1:
         lines.append(
-            f"Forebay shares the engines by the classes' weights: {objectives[0].name} needs less than its share and is "
-            f"on time; of {objectives[-1].name} as much is served as its share holds."
+            f"Forebay shares the engines by the classes' weights: {objectives[0].name} needs less than its share and "
+            f"is on time; of {objectives[-1].name} as much is served as its share holds."
         )
     lines.append("Still open: unanswered at the end; not on time, and in the TTFT at its age by then.")
     return "\n".join(lines)

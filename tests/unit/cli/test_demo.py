@@ -114,15 +114,15 @@ def test_every_class_shows_what_was_still_open() -> None:
     assert any(line.split()[:4] == ["Forebay", "50%", "1", "0"] for line in lines)
 
 
-def test_the_legend_tells_what_on_time_is_and_who_is_put_off() -> None:
-    """It gives the objectives, and says that the least important class is put off on purpose."""
+def test_the_legend_tells_what_on_time_is_and_how_classes_share() -> None:
+    """It gives the objectives, and says why the least important class fares as it does."""
     late_batch = replace(GOOD, class_name="batch", end=End.UNANSWERED, first_token_s=None)
     said = legend(result(report(GOOD, late_batch), report(GOOD, late_batch)))
 
     assert "objective (realtime 1.5 s, batch 60 s)" in said
-    assert "batch is put off on purpose" in said
+    assert "of batch as much is served as its share holds" in said
     assert "unanswered at the end" in said
-    assert "put off" not in legend(result(report(GOOD), report(GOOD)))
+    assert "share" not in legend(result(report(GOOD), report(GOOD)))
 
 
 def test_a_run_that_was_too_short_is_not_judged() -> None:
