@@ -40,8 +40,6 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     queue = pool.queue
     blocked: Ticket | None = None
     skipped = 0
-    if pool.reserved is None and _is_full_for_all(pool, open_now, now):
-        return started
     while open_now and pool.has_place():
         by_size = skipped >= SKIPPED_MAX
         waiter = queue.smallest_kv_waiter() if by_size else queue.first()
@@ -53,6 +51,8 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
             if skipped >= SKIPPED_MAX + SMALL_SKIPPED_MAX:
                 break
             blocked = blocked or ticket
+            if not skipped and _is_full_for_all(pool, ticket, open_now, now):
+                break
             queue.skip(ticket)
             skipped += 1
             continue
@@ -67,16 +67,12 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     return started
 
 
-def _is_full_for_all(pool: Pool, open_now: list[Endpoint], now: float) -> bool:
-    """True if nobody can start. What is full is nearly always full for all: the next and the smallest tell."""
-    head, smallest = pool.queue.first(), pool.queue.smallest_kv_waiter()
-    if head is None or smallest is None:
-        return True
-    ticket = _ticket(head)
-    if not (_fits_nowhere(ticket, open_now, now) and _fits_nowhere(_ticket(smallest), open_now, now)):
-        return False
-    _look_after(pool, ticket, open_now, now)
-    return True
+def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> bool:
+    """True if nobody can start. What is full is nearly always full for all: the smallest tells."""
+    if pool.reserved is not None or blocked.tried:
+        return False  # then it may be something else that hinders them
+    smallest = pool.queue.smallest_kv_waiter()
+    return smallest is None or _fits_nowhere(_ticket(smallest), open_now, now)
 
 
 def _fits_nowhere(ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:
