@@ -205,6 +205,7 @@ class Controller:
         if demand.retry_count:
             pool.retry_after.returned(state.index)
         ticket.deadline_s = self._patience.until_s(ticket, wait_budget_s(ticket, now), now)
+        self._fill(pool, now)  # room that time alone has made is for those who wait
         verdict = self._examine(ticket, now)
         if verdict.outcome is _QUEUE_FULL:
             victims = triage.room_for(ticket, verdict, self._settings.displace, now)
@@ -478,8 +479,6 @@ class Controller:
         if endpoint.state is EndpointState.REMOVED and not endpoint.running and not endpoint.draining:
             pool.remove_endpoint(endpoint)
             self._home.pop(endpoint.id, None)
-
-    # Small parts
 
     def _endpoint(self, endpoint_id: EndpointId) -> tuple[Pool | None, Endpoint | None]:
         pool = self._home.get(endpoint_id)

@@ -68,11 +68,16 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
 
 
 def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> bool:
-    """True if nobody can start. What is full is nearly always full for all: the smallest tells."""
-    if pool.reserved is not None or blocked.tried:
+    """True if nobody can start. What is full is nearly always full for all.
+
+    The smallest tells, and the first of the most important class, which may fill the KV cache further than others.
+    """
+    if pool.reserved is not None or blocked.tried or any(e.is_stale(now) for e in open_now):
         return False  # then it may be something else that hinders them
-    smallest = pool.queue.smallest_kv_waiter()
-    return smallest is None or _fits_nowhere(_ticket(smallest), open_now, now)
+    smallest, first = pool.queue.smallest_kv_waiter(), pool.queue.classes[0].head
+    if smallest is not None and not _fits_nowhere(_ticket(smallest), open_now, now):
+        return False
+    return first is None or first is blocked or _fits_nowhere(_ticket(first), open_now, now)
 
 
 def _fits_nowhere(ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:

@@ -81,6 +81,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
             "No engine of this pool has told its load lately.",
         )
     _check_size(verdict, ticket)
+    _check_hopeless(verdict, ticket, now)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
     if verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place():
         verdict.endpoint = place(ticket, pool.endpoints.values(), now)
@@ -145,7 +146,6 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     forecast = verdict.forecast = waits.forecast(base_s)
     verdict.predicted_wait_s = forecast.expected_s
     budget = wait_budget_s(ticket, now)
-    _check_hopeless(verdict, ticket, now)
     if budget <= 0:
         # The client's own deadline has passed: no prediction is needed for that.
         verdict.check(

@@ -46,6 +46,7 @@ class Lifecycle:
         ticket.queued_s = now
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
         ticket.forecast = verdict.forecast
+        ticket.checks = tuple(verdict.checks)
         self.ledger.wait(ticket.booking)
         ticket.pool.queue.add(ticket)
         self.effects.append(Hold(ticket.demand.ticket, self._record(ticket, "hold", now, verdict)))
@@ -315,7 +316,7 @@ class Lifecycle:
             action,
             outcome,
             verdict.decided_by if verdict is not None else "room",
-            tuple(verdict.checks) if verdict is not None else (),
+            ticket.checks if verdict is None else _checks_of(ticket, action, verdict),
             pool.settings.to_gpu_s(ticket.cost.work_us),
             ticket.cost.kv_tokens,
             ticket.predicted_wait_s,
@@ -373,3 +374,9 @@ class Lifecycle:
                 )
             )
         )
+
+
+def _checks_of(ticket: Ticket, action: str, verdict: Verdict) -> tuple[Check, ...]:
+    """What the record of a move shows: of a waiter that is turned away, also what was compared when it came."""
+    checks = tuple(verdict.checks)
+    return ticket.checks + checks if action == "evict" else checks

@@ -113,8 +113,8 @@ class Patience:
 
     def _look(self, ticket: Ticket, now: float) -> None:
         """Part of a wait is over: is there still a chance?"""
-        if triage.waits_in_vain(ticket, now):
-            check = Check("waited", now - ticket.queued_s, ticket.deadline_s - ticket.queued_s, False)
+        check = triage.waits_in_vain(ticket, now)
+        if check is not None:
             detail = "There is hardly a chance left to start in time."
             self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)
 

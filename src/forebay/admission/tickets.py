@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from forebay.admission.feasibility import Entry
 from forebay.admission.ledger import Booking
-from forebay.admission.model import Cost, Demand, EndpointId
+from forebay.admission.model import Check, Cost, Demand, EndpointId
 from forebay.admission.pricing import Price
 from forebay.admission.settings import ClassSettings
 from forebay.admission.wait import Forecast
@@ -38,6 +38,7 @@ class Ticket(Waiter):
         "alarm_s",
         "attempts",
         "booking",
+        "checks",
         "credited_us",
         "demand",
         "dispatched_s",
@@ -101,6 +102,8 @@ class Ticket(Waiter):
         """What was said of its wait when it began; None if it did not have to wait, or nobody could say."""
         self.entry: Entry | None = None
         """Its place among the deadlines of its class, while it waits."""
+        self.checks: tuple[Check, ...] = ()
+        """What was compared when it came to wait: later records of it go on from there."""
         self.position = 0
         self.endpoint: Endpoint | None = None
         """Where it runs, or ran last."""

@@ -8,8 +8,8 @@ arithmetic of deadlines in `feasibility`; this looks them up for one pool.
 - **A set cannot be on time**: with `displace: same`, the class's waiters of the lowest value per GPU-second go until
   the others can, four at a time.
 - **In vain**: a waiter is looked at when half and when four fifths of its wait are over, and given up if the chance to
-  start in time is below a tenth; and when its prompt alone would take longer than is left for the first token. Not
-  while the pool is learning.
+  start in time is below a tenth; and at the very end, when its prompt, if it is not a long one, would take longer
+  than is left for the first token. Not while the pool is learning.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from forebay.admission.shedding import HOPELESS_BELOW, cannot_start, victim_key
 from forebay.admission.tickets import WAITING, Ticket
 
 VICTIMS_MAX: Final = 4
+SHORT_PREFILL: Final = 0.2
 LOOKED_AT: Final[tuple[float, ...]] = (0.5, 0.8)
 """Parts of its wait after which a waiter is looked at."""
 
@@ -83,26 +84,34 @@ def late_ones(state: ClassState, pool: Pool, displace: Displace, now: float) -> 
 def lost_from_s(ticket: Ticket) -> float:
     """When a stream that has not started by then cannot have its first token in time: its prompt takes too long.
 
-    Never where the class may wait for longer than its objective: then being late is allowed.
+    Never where the class may wait for longer than its objective: then being late is allowed. Nor for a long prompt, of
+    more than `SHORT_PREFILL` of the objective: a request's own service time is not held against it, and this only
+    keeps the last moments of a wait from ending in an answer that is late for certain.
     """
     settings = ticket.settings
     if not ticket.demand.stream or settings.wait_budget_s > settings.ttft_s:
         return inf
     prefill_s = ticket.cost.prefill_us / MICRO / ticket.pool.fastest()
+    if prefill_s > SHORT_PREFILL * settings.ttft_s:
+        return inf
     return ticket.arrived_s + settings.ttft_s - prefill_s
 
 
-def waits_in_vain(ticket: Ticket, now: float) -> bool:
-    """True if a waiter has hardly a chance to start in time."""
+def waits_in_vain(ticket: Ticket, now: float) -> Check | None:
+    """The comparison that says so, if a waiter has hardly a chance to start in time; None if it has one."""
     pool = ticket.pool
     if ticket.phase is not WAITING or not pool.learning.may_refuse or not pool.has_up():
-        return False
+        return None
     if now >= lost_from_s(ticket):
-        return True
+        prefill_s = ticket.cost.prefill_us / MICRO / pool.fastest()
+        left_s = ticket.arrived_s + ticket.settings.ttft_s - now
+        return Check("own_prefill", prefill_s, left_s, False)
     name = ticket.demand.class_name
     base_s = pool.base_wait_s(name, pool.queue.work_ahead(ticket)[0], ticket.work_us, now)
     low_s = pool.classes[name].waits.at_quantile(base_s, HOPELESS_BELOW)
-    return cannot_start(now, ticket.deadline_s, low_s)
+    if not cannot_start(now, ticket.deadline_s, low_s):
+        return None
+    return Check("least_wait", low_s, ticket.deadline_s - now, False)
 
 
 def _least(

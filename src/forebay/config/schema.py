@@ -224,7 +224,7 @@ class ClassEntry(_Strict):
     max_queue: Annotated[int, Field(ge=0)] | None = None
     """Waiting requests of this class; unset is unlimited, 0 refuses whatever cannot start at once."""
     max_queue_gpu_seconds: AutoNumber = None
-    """Waiting work of this class; `auto` is drain rate × wait budget."""
+    """Waiting work of this class; `auto` is drain rate × the class's share × wait budget, once the pool has learned."""
     idle_stream: Annotated[Duration, Field(gt=0)] = 60.0
     """A running request from which no byte has come for this long is ended."""
     on_stale: Literal["own_count", "last_known", "refuse", "admit"] = "own_count"

@@ -1,4 +1,4 @@
-"""One log line for each change of an endpoint's state, with why.
+"""One log line for each change of an endpoint's state, with why, and of how far a pool trusts its predictions.
 
 Told after whatever may have changed one: a reading of an engine, a failed attempt, an answer that broke off. Then it
 looks at a snapshot, at most every `LOOK_S`, and writes about what is not as it was. An ordinary request costs nothing
@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from forebay.admission.events import Event, Sampled, SampleMissed
+from forebay.admission.learning import LEARNING, LearningPhase
 from forebay.admission.model import DecisionRecord, EndpointId, EndpointState, Settlement
 from forebay.admission.outcomes import Outcome
-from forebay.admission.snapshot import Snapshot
+from forebay.admission.snapshot import PoolView, Snapshot
 
 __all__ = ["EndpointLog"]
 
@@ -33,6 +34,7 @@ class EndpointLog:
         self._clock = clock
         self._looked_s = float("-inf")
         self._known: dict[EndpointId, tuple[str, EndpointState]] = {}
+        self._trust: dict[str, tuple[LearningPhase, int]] = {}
         self._reasons: dict[EndpointId, str] = {}
         """What last spoke against an endpoint."""
 
@@ -76,6 +78,28 @@ class EndpointLog:
             if endpoint not in seen and was is not EndpointState.REMOVED:
                 self._tell(endpoint, pool, was, EndpointState.REMOVED)
         self._known = seen
+        for view in snapshot.pools:
+            self._tell_trust(view)
+
+    def _tell_trust(self, pool: PoolView) -> None:
+        """How far a pool's predictions are trusted has changed, or the guard has tripped."""
+        phase, trips = self._trust.get(pool.name, (LEARNING, 0))
+        learned = pool.learned
+        if learned.guard_trips > trips:
+            _log.warning(
+                "pool %s refused requests on predictions while an endpoint stood idle: it learns anew",
+                pool.name,
+                extra={"pool": pool.name, "guard_trips": learned.guard_trips},
+            )
+        elif learned.phase is not phase:
+            _log.info(
+                "pool %s is %s now, and was %s",
+                pool.name,
+                learned.phase.value,
+                phase.value,
+                extra={"pool": pool.name, "phase": learned.phase.value, "was": phase.value},
+            )
+        self._trust[pool.name] = (learned.phase, learned.guard_trips)
 
     def _tell(self, endpoint: EndpointId, pool: str, was: EndpointState, state: EndpointState) -> None:
         reason = self._reasons.pop(endpoint, "") if state is not EndpointState.STALLED else ""

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from forebay.admission import Settings
 from forebay.admission.events import (
     AttemptFailed,
     Failure,
@@ -10,12 +12,16 @@ from forebay.admission.events import (
 from forebay.admission.filling import SKIPPED_MAX, SMALL_SKIPPED_MAX
 from forebay.admission.model import EndpointId, TicketId
 from forebay.admission.outcomes import Outcome
+from forebay.admission.settings import ClassOrder, OnStale
 from tests.unit.admission.build import (
+    LAW,
     Scenario,
     dispatched,
     held,
     pool_settings,
+    settings_for,
     turned_away,
+    with_class,
 )
 
 Begin = Callable[..., Scenario]
@@ -128,3 +134,127 @@ def test_a_reserved_endpoint_that_is_lost_is_replaced(begin: Begin) -> None:
     scenario.tell(SampleMissed(kept, unreachable=True), 32.0)
     scenario.progress(other, 33.0, 1, 2, 3, 4)
     assert TicketId(9) == scenario.endpoint_view(other).reserved_for
+
+
+# Kept free
+
+
+def test_who_waited_behind_a_kept_endpoint_starts_with_the_one_it_was_kept_for(begin: Begin) -> None:
+    """A small request that was passed over for the sake of a big one uses what that leaves, in the same call."""
+    scenario = begin(pool_settings(max_inflight_tokens=1400))
+    scenario.arrive_many([1, 2, 3, 4], 0.0, tenant="u")
+    scenario.arrive(5, 0.0, tenant="u", prompt_tokens=801)
+    scenario.progress("a", 3.0, 1, 2, 3, 4)
+    assert TicketId(5) == scenario.endpoint_view().reserved_for
+    assert [6] == held(scenario.arrive(6, 3.5, tenant="v", prompt_tokens=10, max_output_tokens=10))
+    assert [] == dispatched(scenario.end(1, 4.0))
+    assert {(5, "a"), (6, "a")} == set(dispatched(scenario.end(2, 4.1)))
+
+
+def test_a_big_request_is_not_held_up_by_a_younger_one_that_does_not_fit_either(begin: Begin) -> None:
+    """An endpoint is kept for whoever has waited half its budget, also where a shorter one is next in line."""
+    scenario = begin(pool_settings(max_inflight_tokens=2000, max_inflight_requests=100))
+    scenario.arrive_many(range(10, 19), 0.0)
+    scenario.progress("a", 0.1, *range(10, 18))
+    assert [1] == held(scenario.arrive(1, 0.2, prompt_tokens=900, max_output_tokens=800))
+    assert [2] == held(scenario.arrive(2, 2.6, prompt_tokens=1500))
+    scenario.progress("a", 2.8, *range(10, 18))
+    assert TicketId(1) == scenario.endpoint_view().reserved_for
+
+
+def test_more_important_classes_pass_a_kept_endpoint_however_many_wait_for_it(begin: Begin) -> None:
+    """Thirty waiters of the class it is kept from do not hide a realtime request, which does not wait for it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1100))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    scenario.arrive(5, 0.0, prompt_tokens=801)
+    scenario.progress("a", 3.0, 1, 2, 3, 4)
+    assert 30 == len(held(scenario.arrive_many(range(10, 40), 3.1)))
+    assert [(50, "a")] == dispatched(scenario.arrive(50, 3.2, class_name="realtime"))
+    assert [51] == held(scenario.arrive(51, 3.2, class_name="realtime"))
+    assert [(51, "a")] == dispatched(scenario.end(1, 3.5))
+
+
+def test_a_displaced_request_gives_its_kept_endpoint_back(begin: Begin) -> None:
+    """Pushed out at the very moment in which an endpoint is kept for it, it lets those start who were held up by it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1100, max_queue=2))
+    scenario.arrive_many([1, 2, 3, 4], 0.0, class_name="batch")
+    scenario.arrive(5, 0.0, class_name="batch", prompt_tokens=801)
+    scenario.progress("a", 30.0, 1, 2, 3, 4)
+    assert TicketId(5) == scenario.endpoint_view().reserved_for
+    assert [6] == held(scenario.arrive(6, 30.0, class_name="batch"))
+    effects = scenario.arrive(7, 30.0, prompt_tokens=801)
+    assert [(5, Outcome.DISPLACED)] == turned_away(effects)
+    assert [(6, "a")] == dispatched(effects)
+
+
+# Room that is not the same for all
+
+
+def stale(settings: Settings, **classes: OnStale) -> Settings:
+    """The same settings, samples believed for 5 s, and what these classes do after that."""
+    for name, on_stale in classes.items():
+        settings = with_class(name, settings, on_stale=on_stale)
+    return replace(settings, stale_after_s=5.0)
+
+
+def test_a_class_that_refuses_stale_engines_holds_nobody_up(begin: Begin) -> None:
+    """Next in line is one that may not start at an engine which has fallen silent; one that may, does."""
+    settings = settings_for(ONE_PLACE, class_order=ClassOrder.STRICT)
+    scenario = begin(settings=stale(settings, realtime=OnStale.REFUSE))
+    scenario.sample("a", 1.0)
+    scenario.arrive(1, 2.0)
+    assert [2] == held(scenario.arrive(2, 5.8, class_name="realtime"))
+    assert [3] == held(scenario.arrive(3, 5.9))
+    assert [(3, "a")] == dispatched(scenario.end(1, 6.5))
+
+
+def test_no_stale_engine_is_kept_for_a_class_that_refuses_it(begin: Begin) -> None:
+    """It could not start there anyway: an arrival that can, does."""
+    scenario = begin(settings=stale(settings_for(ONE_PLACE), realtime=OnStale.REFUSE))
+    scenario.sample("a", 1.0)
+    scenario.arrive(1, 2.0)
+    scenario.arrive(2, 5.8, class_name="realtime")
+    scenario.end(1, 6.7)
+    assert scenario.endpoint_view().reserved_for is None
+    assert [(3, "a")] == dispatched(scenario.arrive(3, 6.8))
+
+
+def test_a_waiter_that_passes_stale_engines_starts_when_one_is_stale(begin: Begin) -> None:
+    """`admit` dispatches whatever the books say, to those who wait as to those who arrive."""
+    scenario = begin(settings=stale(settings_for(), standard=OnStale.ADMIT))
+    scenario.sample("a", 1.0, waiting=1)
+    scenario.arrive_many(range(1, 9), 2.0)
+    assert [9] == held(scenario.arrive(9, 3.0))
+    assert [(9, "a")] == dispatched(scenario.tell(SampleMissed(A, unreachable=False), 6.1))
+
+
+def test_a_waiter_that_believes_the_last_sample_starts_by_it(begin: Begin) -> None:
+    """`last_known` takes an old calm sample for true: the concurrency that was found does not hold a waiter up."""
+    scenario = begin(settings=stale(settings_for(), standard=OnStale.LAST_KNOWN))
+    scenario.arrive_many(range(1, 10), 0.5)
+    scenario.sample("a", 1.0, running=8)
+    assert [(10, "a")] == dispatched(scenario.arrive(10, 7.0, prompt_tokens=3000))
+    assert [11] == held(scenario.arrive(11, 7.1))
+    assert [(11, "a")] == dispatched(scenario.first_token(10, 7.5))
+
+
+def test_the_last_room_of_the_most_important_class_is_used_by_it(begin: Begin) -> None:
+    """It may fill a little more of the cache: that the next in line and the smallest do not fit says nothing of it."""
+    scenario = begin(pool_settings(law=replace(LAW, kv_tokens=1210)))
+    scenario.arrive_many([1, 2, 3, 4, 5], 0.0)
+    assert [(6, "a")] == dispatched(scenario.arrive(6, 0.1, class_name="realtime"))
+    assert [7] == held(scenario.arrive(7, 0.2))
+    assert [8] == held(scenario.arrive(8, 0.3, class_name="realtime"))
+    assert [(8, "a")] == dispatched(scenario.end(1, 0.4))
+
+
+def test_a_short_prompt_passes_where_pacing_holds_up_long_ones(begin: Begin) -> None:
+    """What needs the least cache may have the longest prompt: an embedding has none of it, and waits for its pace."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 0.1)
+    scenario.progress("a", 0.2, 1)
+    long = {"prompt_tokens": 2500, "stream": False, "generates": False}
+    assert [(2, "a")] == dispatched(scenario.arrive(2, 0.2, **long))
+    assert [3, 4] == held([*scenario.arrive(3, 0.3, **long), *scenario.arrive(4, 0.3, prompt_tokens=700)])
+    assert [(4, "a")] == dispatched(scenario.progress("a", 0.35, 1))

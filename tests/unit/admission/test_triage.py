@@ -118,7 +118,7 @@ def test_a_learning_pool_gives_up_nobody_for_a_prediction() -> None:
         filed(site, number)
     state = site.pool.classes["standard"]
     assert [] == late_ones(state, site.pool, Displace.SAME, 0.0)
-    assert not any(waits_in_vain(site.life.tickets[t], 4.9) for t in list(site.life.tickets))
+    assert {None} == {waits_in_vain(ticket, 4.9) for ticket in site.life.tickets.values()}
 
 
 def test_a_waiter_without_a_chance_waits_in_vain() -> None:
@@ -127,16 +127,27 @@ def test_a_waiter_without_a_chance_waits_in_vain() -> None:
     long = filed(site, 2, max_output_tokens=990)
     for number in range(3, 12):
         filed(site, number)
-    assert not waits_in_vain(long, 0.0) or long.deadline_s > 0.0
-    assert waits_in_vain(long, 4.0)
+    check = waits_in_vain(long, 4.0)
+    assert check is not None
+    assert ("least_wait", 1.0, False) == (check.name, check.limit, check.passed)
+    assert check.value > 1.0
 
 
 def test_a_stream_is_lost_when_its_prompt_takes_longer_than_is_left() -> None:
     """Half a second of prefill before a first token due at 5 s: from 4.5 s on there is no chance."""
     site = learned(Site())
-    ticket = site.ticket(1, prompt_tokens=5000)
+    ticket = filed(site, 1, prompt_tokens=5000)
     assert pytest.approx(4.5) == lost_from_s(ticket)
+    check = waits_in_vain(ticket, 4.6)
+    assert check is not None
+    assert ("own_prefill", 0.5) == (check.name, check.value)
     assert inf == lost_from_s(site.ticket(2, stream=False))
+
+
+def test_a_long_prompt_is_not_held_against_a_request() -> None:
+    """A prompt of more than a fifth of the objective may wait to the end of its budget: its own time is its own."""
+    site = learned(Site())
+    assert inf == lost_from_s(site.ticket(1, prompt_tokens=10_001))
 
 
 def test_a_class_that_may_be_late_is_not_given_up_for_it() -> None:
