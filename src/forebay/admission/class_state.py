@@ -29,7 +29,7 @@ class ClassState:
         self.sizes = ArrivalSizes()
         self.deadlines = DeadlineBuckets(max(settings.wait_budget_s, SHORTEST_HORIZON_S))
 
-    def reconfigure(self, settings: ClassSettings, *, corrects: bool | None = None) -> None:
+    def reconfigure(self, settings: ClassSettings, now: float, *, corrects: bool | None = None) -> None:
         """Take new settings. What was learned of waits stays; another confidence has to prove itself."""
         if corrects is None:
             corrects = self.waits.corrects
@@ -37,6 +37,8 @@ class ClassState:
             learned = self.waits.export()
             self.waits = WaitModel(settings.confidence, corrects=corrects)
             self.waits.restore(learned)
+        if settings.wait_budget_s != self.settings.wait_budget_s:
+            self.deadlines = self.deadlines.with_horizon(max(settings.wait_budget_s, SHORTEST_HORIZON_S), now)
         self.settings = settings
 
     def forget_waits(self) -> None:

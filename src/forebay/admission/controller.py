@@ -42,6 +42,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.filling import fill
 from forebay.admission.gate import PREDICTED_WAIT, Verdict, examine, wait_budget_s
+from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
@@ -76,6 +77,7 @@ class Controller:
         self._standing = Standing()
         self._classes = {c.name: c for c in settings.classes}
         self._patience = Patience(self._life, self._timers, self._fill)
+        self._guard = IdleGuard(self._timers)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
@@ -147,7 +149,7 @@ class Controller:
         for name in [name for name in self._pools if name not in names]:
             for endpoint in self._pools.pop(name).endpoints.values():
                 self._home.pop(endpoint.id, None)
-                endpoint.draining.clear()
+                endpoint.forget_draining()
             del self._life.ledger.pools[name]
         for name, pool_settings in names.items():
             if name in self._pools:
@@ -212,33 +214,30 @@ class Controller:
             for victim in victims:
                 self._displace(victim, ticket, now)
             if victims:
+                self._fill(pool, now)  # an endpoint may have been kept free for one of them
                 verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
             self._life.refuse(ticket, verdict, verdict.outcome, now)
             if verdict.decided_by == PREDICTED_WAIT:
-                self._guard(pool, now)
+                self._guard.look(pool, now)
         elif verdict.endpoint is not None:
             self._life.dispatch(ticket, verdict.endpoint, now, verdict)
             self._started(ticket, verdict.endpoint, now)
         else:
             self._life.hold(ticket, verdict, now)
             self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
-            for late in triage.late_ones(state, pool, self._settings.displace, now):
-                self._displace(late, ticket, now)
+            late = triage.late_ones(state, pool, self._settings.displace, now)
+            for victim in late:
+                self._displace(victim, ticket, now)
+            if late:
+                self._fill(pool, now)
         state.arrived(price.cost.work_us, now)
 
     def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
         self._standing.started(ticket, now)
         self._watch.arm(endpoint, ticket.pool, now)
         if len(endpoint.running) == 1:
-            self._guard(ticket.pool, now)
-
-    def _guard(self, pool: Pool, now: float) -> None:
-        """Whether an endpoint is idle while requests are refused."""
-        pool.watch_idle(now)
-        due_s = pool.learning.guard_due_s()
-        if due_s is not None and due_s > now:
-            self._timers.at(due_s, self._guard, pool)
+            self._guard.look(ticket.pool, now)
 
     def _examine(self, ticket: Ticket, now: float) -> Verdict:
         draining = self._patience.drain_until_s is not None
@@ -254,6 +253,8 @@ class Controller:
         ticket = self._life.tickets.get(event.ticket)
         if ticket is not None and ticket.phase is RUNNING:
             self._life.first_token(ticket, now)
+            if ticket.pool.absent_since_s is not None:
+                self._check_absence(ticket.pool, now)
             self._fill(ticket.pool, now)
 
     def _progressed(self, event: Progressed, now: float) -> None:
@@ -390,8 +391,8 @@ class Controller:
         if not endpoint.described:
             endpoint.heard_s = now
         endpoint.described = True
-        pool.find_limits()
-        self._life.cost_again(pool, now)
+        if pool.find_limits():
+            self._life.cost_again(pool, now)
         endpoint.come_up(now)
         self._check_absence(pool, now)
         self._fill(pool, now)
@@ -418,8 +419,8 @@ class Controller:
                 endpoint.state = EndpointState.REMOVED
         for endpoint in list(pool.endpoints.values()):
             self._forget_if_removed(endpoint, pool)
-        pool.find_limits()
-        self._life.cost_again(pool, now)
+        if pool.find_limits():
+            self._life.cost_again(pool, now)
         self._check_absence(pool, now)
         self._fill(pool, now)
 
@@ -454,7 +455,7 @@ class Controller:
         """Something left an endpoint: its room may serve another."""
         self._watch.arm(endpoint, pool, now)
         if not endpoint.running:
-            self._guard(pool, now)
+            self._guard.look(pool, now)
         if endpoint.state is not _UP or pool.absent_since_s is not None:
             self._forget_if_removed(endpoint, pool)
             self._check_absence(pool, now)
@@ -468,7 +469,7 @@ class Controller:
 
     def _check_absence(self, pool: Pool, now: float) -> None:
         """What is up may have changed. With nothing up waiters get a grace, once for each time that happens."""
-        self._guard(pool, now)
+        self._guard.look(pool, now)
         if pool.has_up():
             pool.absent_since_s = None
         elif pool.absent_since_s is None:

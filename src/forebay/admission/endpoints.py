@@ -1,10 +1,7 @@
-"""One endpoint as the core sees it: its state, what it holds, whether it has room, and signs of life.
+"""One endpoint as the core sees it: its state, what it holds, whether it has room, and its last sign of life.
 
 Owns the endpoint's part of the books (through the ledger), its running tickets and its draining bookings.
 It decides nothing about requests: `controller` does, by asking here.
-
-Signs of life are bytes on a stream, a finished request, or token counters that move. That a scrape or a
-health check answers is none: a hung engine goes on answering those.
 """
 
 from __future__ import annotations
@@ -31,9 +28,6 @@ from forebay.admission.steps import CHUNK_TOKENS, StepSources
 from forebay.admission.tickets import Ticket
 from forebay.admission.utilization import Utilization, rho_of
 
-STALLED_AFTER_S: Final = 10.0
-STALL_FACTOR: Final = 20.0
-"""An engine may be silent for 20 times the longest prefill it has in hand, and for 20 times its usual step."""
 DOUBTS: Final = 5
 """Failed attempts in a row, with no good answer between them, that take an endpoint out."""
 BACK_OFF_FIRST_S: Final = 0.25
@@ -389,6 +383,17 @@ class Endpoint:
             self.idle_since_s = now
             self.utilization.observe(now, 0.0, 0.0, 0.0)
 
+    def may_work_since_s(self) -> float | None:
+        """Since when it has been idle and free for any request; None if it is not."""
+        kept = self.trial or not self.share or self.reserved_for is not None
+        return None if kept or self.state is not _UP else self.idle_since_s
+
+    def forget_draining(self) -> None:
+        """Its pool is gone: nothing is waited for."""
+        for draining in self.draining:
+            draining.released = True
+        self.draining.clear()
+
     @property
     def steps_seen(self) -> int:
         """Engine steps that its speed was learned from."""
@@ -463,38 +468,3 @@ class Endpoint:
         if self.doubts >= DOUBTS and self.state is EndpointState.UP:
             self.state = EndpointState.DOWN
             self.up_again_at_s = now + BACK_OFF_FIRST_S
-
-    def stands_still(self, now: float) -> bool:
-        """True if it is stalled and says so itself: it answers its metrics, and its counters do not move."""
-        return (
-            self.state is EndpointState.STALLED
-            and self.info.counts_while_running
-            and self.sample is not None
-            and now - self.sample.at_s <= self.stale_after_s
-        )
-
-    def silent_since_s(self) -> float:
-        """Since when silence counts: the last sign of life, or the dispatch of the first stream that could give one."""
-        if self.info.counts_while_running:
-            return self.last_life_s
-        first = min((t.dispatched_s for t in self.running.values() if t.demand.stream), default=0.0)
-        return max(self.last_life_s, first)
-
-    def silence_limit_s(self) -> float | None:
-        """How long it may be silent before it counts as stalled; None if silence proves nothing.
-
-        Non-streamed answers give no byte until they are whole, so they prove something only where the
-        engine's counters move while it works.
-        """
-        if not self.running:
-            return None
-        longest_us = 0
-        telling = self.info.counts_while_running
-        for ticket in self.running.values():
-            telling = telling or ticket.demand.stream
-            if ticket.first_token_s is None:
-                longest_us = max(longest_us, ticket.cost.prefill_us)
-        if not telling:
-            return None
-        longest_s = max(longest_us / MICRO / self.meter.speed, self.step_gap_s or 0.0)
-        return max(STALLED_AFTER_S, STALL_FACTOR * longest_s)

@@ -233,6 +233,16 @@ class DeadlineBuckets:
             self._order.remove(bucket)
         return True
 
+    def with_horizon(self, horizon_s: float, now: float) -> DeadlineBuckets:
+        """The same waiters, filed for another wait budget. These buckets are of no use after that."""
+        others = DeadlineBuckets(horizon_s)
+        for bucket in self._order:
+            for _, _, entry in bucket.sizes:
+                if entry.bucket is bucket:
+                    entry.was_filed = False
+                    others.add(entry, now)
+        return others
+
     def overload(self, now: float, rate_us_per_s: float, ahead_us: int = 0) -> int | None:
         """Place of the first bucket up to which not all can start in time, in whatever order; None if there is none.
 

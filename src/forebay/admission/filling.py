@@ -19,6 +19,7 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
+from forebay.admission.settings import OnStale
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiter import Waiter
 
@@ -31,13 +32,25 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     """Dispatch what can start. Returns those that did."""
     started: list[Ticket] = []
     pool.paced_until_s = inf
-    open_now = [endpoint for endpoint in pool.endpoints.values() if endpoint.is_open(now)]
-    if not open_now or not pool.has_place():
+    if not pool.has_place():
         return started
     if pool.reserved is not None and not pool.reserved.is_up:
         pool.reserved.reserved_for = None
         pool.reserved = None
+    while not _walk(pool, life, now, started):
+        pass
+    return started
+
+
+def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> bool:
+    """Look at the waiters in their order, once. False if an endpoint that was kept free for one is not any more.
+
+    Then those that were passed over for its sake are to be looked at again: at most once, since an endpoint is kept
+    only at the end of a walk.
+    """
+    open_now = [endpoint for endpoint in pool.endpoints.values() if _may_take_some(endpoint, now)]
     queue = pool.queue
+    was_kept = pool.reserved is not None
     blocked: Ticket | None = None
     skipped = 0
     while open_now and pool.has_place():
@@ -58,13 +71,23 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
             continue
         life.dispatch(ticket, endpoint, now)
         started.append(ticket)
-        if not endpoint.is_open(now):
+        if skipped and was_kept and pool.reserved is None:
+            queue.restore()
+            return False
+        if not _may_take_some(endpoint, now):
             open_now.remove(endpoint)
     if skipped:
         queue.restore()
     if blocked is not None and open_now:
-        _look_after(pool, blocked, open_now, now)
-    return started
+        if pool.reserved is None:
+            _reserve(pool, blocked, open_now, now)
+        pool.paced_until_s = _paced_until_s(blocked, open_now, now)
+    return True
+
+
+def _may_take_some(endpoint: Endpoint, now: float) -> bool:
+    """True if there may be room for somebody. Of a stale engine the class of each request says what to believe."""
+    return endpoint.is_open(now) or (endpoint.is_up and endpoint.share > 0 and endpoint.is_stale(now))
 
 
 def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> bool:
@@ -72,8 +95,12 @@ def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now:
 
     The smallest tells, and the first of the most important class, which may fill the KV cache further than others.
     """
-    if pool.reserved is not None or blocked.tried or any(e.is_stale(now) for e in open_now):
+    if pool.reserved is not None or blocked.tried:
         return False  # then it may be something else that hinders them
+    prompt_tokens = blocked.price.cost.prompt_tokens
+    for endpoint in open_now:
+        if endpoint.is_stale(now) or _is_paced(endpoint, prompt_tokens, now):
+            return False
     smallest, first = pool.queue.smallest_kv_waiter(), pool.queue.classes[0].head
     if smallest is not None and not _fits_nowhere(_ticket(smallest), open_now, now):
         return False
@@ -84,11 +111,8 @@ def _fits_nowhere(ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:
     return not ticket.tried and place(ticket, open_now, now) is None
 
 
-def _look_after(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> None:
-    """The first that could not start: keep an endpoint for it if it has waited long, and say when pacing lets it in."""
-    if pool.reserved is None:
-        _reserve(pool, blocked, open_now, now)
-    pool.paced_until_s = _paced_until_s(blocked, open_now, now)
+def _is_paced(endpoint: Endpoint, prompt_tokens: int, now: float) -> bool:
+    return endpoint.decoding > 0 and not endpoint.pacer.allows(prompt_tokens, now)
 
 
 def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float) -> float:
@@ -96,20 +120,48 @@ def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float) -> floa
     until_s = inf
     prompt_tokens = ticket.price.cost.prompt_tokens
     for endpoint in open_now:
-        if endpoint.decoding and not endpoint.pacer.allows(prompt_tokens, now):
+        if _is_paced(endpoint, prompt_tokens, now):
             until_s = min(until_s, endpoint.pacer.next_at(prompt_tokens, now))
     return until_s
 
 
-def _reserve(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> None:
-    """Keep an endpoint free for a request that has waited half its budget for room."""
-    if now - ticket.queued_s < (ticket.deadline_s - ticket.queued_s) / 2:
+def _reserve(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> None:
+    """Keep an endpoint free for one that has waited half its budget for room: who was next in line, or the oldest."""
+    if _has_waited_half(blocked, now) and _keep_for(pool, blocked, open_now, now):
         return
-    candidates = [e for e in open_now if e.id not in ticket.tried and e.can_ever_hold(ticket)]
-    if candidates:
-        best = min(candidates, key=_fullness)
-        best.reserved_for, best.reserved_rank = ticket.demand.ticket, ticket.rank
-        pool.reserved = best
+    for queue in pool.queue.classes:
+        oldest = queue.oldest()
+        if oldest is None or oldest is blocked:
+            continue
+        ticket = _ticket(oldest)
+        if (
+            _has_waited_half(ticket, now)
+            and place(ticket, open_now, now) is None
+            and _keep_for(pool, ticket, open_now, now)
+        ):
+            return
+
+
+def _has_waited_half(ticket: Ticket, now: float) -> bool:
+    return now - ticket.queued_s >= (ticket.deadline_s - ticket.queued_s) / 2
+
+
+def _keep_for(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:
+    """Keep the endpoint with the most room, of those where it may start. False if there is none."""
+    refuses_stale = ticket.settings.on_stale is OnStale.REFUSE
+    best: Endpoint | None = None
+    for endpoint in open_now:
+        if endpoint.id in ticket.tried or not endpoint.can_ever_hold(ticket):
+            continue
+        if endpoint.is_stale(now) and (refuses_stale or not endpoint.is_open(now)):
+            continue
+        if best is None or _fullness(endpoint) < _fullness(best):
+            best = endpoint
+    if best is None:
+        return False
+    best.reserved_for, best.reserved_rank = ticket.demand.ticket, ticket.rank
+    pool.reserved = best
+    return True
 
 
 def _fullness(endpoint: Endpoint) -> int:

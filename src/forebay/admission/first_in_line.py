@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Final
+
+from forebay.admission.quantiles import finite
 
 LINE_DECAY: Final = 0.99
 LINE_ENOUGH: Final = 16
 LINE_EASE_S: Final = 0.2
 LINE_LEAST_SLOPE: Final = 0.5
 LINE_MOST_SLOPE: Final = 2.0
+LINE_SUM_MOST: Final = 1e12
+"""No sum that is restored is larger."""
+LINE_LEAST_WEIGHT: Final = 1e-12
+LINE_FARTHEST_S: Final = 1e6
+"""Longer waits count as this long."""
 LINE_MOST_S: Final = 10.0
 """Longest time that the first in line may be taken to wait."""
 
@@ -37,8 +43,12 @@ class FirstInLine:
         """Take up what `export` gave. False, and nothing changed, if it makes no sense."""
         if not isinstance(data, list) or len(data) != 7:
             return False
-        numbers = [float(n) for n in data if isinstance(n, int | float) and 0.0 <= n < inf]
-        if len(numbers) != len(data) or numbers[0] > LINE_MOST_S or (numbers[1] and not numbers[2]):
+        numbers = [n for n in map(finite, data) if n is not None and 0.0 <= n <= LINE_SUM_MOST]
+        if (
+            len(numbers) != len(data)
+            or numbers[0] > LINE_MOST_S
+            or (numbers[1] and numbers[2] < LINE_LEAST_WEIGHT)
+        ):
             return False
         self.seconds, count, self._weight, self._x, self._y, self._square, self._xy = numbers
         self._count = int(count)
@@ -46,6 +56,7 @@ class FirstInLine:
 
     def observe(self, computed_s: float, waited_s: float) -> None:
         """One wait that was to last for `computed_s` by the work ahead of it."""
+        computed_s, waited_s = min(computed_s, LINE_FARTHEST_S), min(waited_s, LINE_FARTHEST_S)
         around = computed_s + LINE_EASE_S
         weight = 1.0 / (around * around)
         self._count += 1

@@ -8,13 +8,16 @@ from other estimates, which it corrects as it would its own.
 from __future__ import annotations
 
 from dataclasses import fields
-from math import inf
 
 from forebay.admission.pools import Pool
+from forebay.admission.quantiles import finite
 from forebay.admission.settings import SpeedLaw
+from forebay.admission.speed import FASTEST, SLOWEST
 
 SLOWEST_S = 10.0
 """No coefficient of a law of speed is larger."""
+LARGEST_KV = 10**9
+"""No engine holds more tokens or requests."""
 
 
 def export_pool(pool: Pool) -> dict[str, object]:
@@ -54,9 +57,9 @@ def restore_pool(pool: Pool, data: object, now: float) -> list[str]:
     speeds = data.get("speeds")
     if isinstance(speeds, dict):
         pool.known_speeds = {
-            name: float(speed)
-            for name, speed in speeds.items()
-            if isinstance(name, str) and isinstance(speed, int | float) and 0.0 < speed < inf
+            name: speed
+            for name, value in speeds.items()
+            if isinstance(name, str) and (speed := finite(value)) is not None and SLOWEST <= speed <= FASTEST
         }
     return faults
 
@@ -65,13 +68,13 @@ def _law(data: object) -> SpeedLaw | None:
     if not isinstance(data, dict):
         return None
     seconds = [data.get(name) for name in ("c0_s", "c1_s", "c2_s", "c3_s", "c4_s")]
-    good = [float(s) for s in seconds if isinstance(s, int | float) and 0.0 <= s <= SLOWEST_S]
+    good = [s for s in map(finite, seconds) if s is not None and 0.0 <= s <= SLOWEST_S]
     kv_tokens, max_requests = data.get("kv_tokens"), data.get("max_requests")
     if len(good) != len(seconds) or not sum(good) > 0.0:
         return None
     if not isinstance(kv_tokens, int) or not isinstance(max_requests, int):
         return None
-    if kv_tokens < 1 or max_requests < 1:
+    if not (1 <= kv_tokens <= LARGEST_KV and 1 <= max_requests <= LARGEST_KV):
         return None
     c0_s, c1_s, c2_s, c3_s, c4_s = good
     return SpeedLaw(c0_s, c1_s, c2_s, c3_s, c4_s, kv_tokens, max_requests)

@@ -45,6 +45,8 @@ class DrainingBooking:
     until_s: float
     armed: bool = False
     """True once a timer is set for `until_s`."""
+    released: bool = False
+    """True once the room is given back."""
 
 
 class Account:

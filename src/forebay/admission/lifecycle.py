@@ -224,6 +224,7 @@ class Lifecycle:
     def release_draining(self, endpoint: Endpoint, draining: DrainingBooking) -> None:
         """The engine has let go of an abandoned request, or must have by now."""
         endpoint.draining.remove(draining)
+        draining.released = True
         self.ledger.release_draining(draining.booking, endpoint.id)
 
     # Steps of the moves

@@ -18,6 +18,7 @@ from forebay.admission.pools import Pool
 from forebay.admission.settings import OnStale
 from forebay.admission.tickets import WAITING, Ticket
 from forebay.admission.timers import Timers
+from forebay.admission.watch import Lingering
 
 
 class Patience:
@@ -60,9 +61,8 @@ class Patience:
 
     def absent(self, pool: Pool, now: float) -> None:
         """The pool has no endpoint any more: who waits gets the grace once more."""
-        for waiter in pool.queue:
-            ticket = self._life.tickets[TicketId(waiter.sequence)]
-            self._timers.at(now + self._grace_s(pool), self._no_endpoint_came, ticket)
+        if pool.books.waiting.requests:
+            self._timers.at(now + self._grace_s(pool), self._absence_over, pool)
 
     def drain(self, until_s: float) -> None:
         """Shutting down: no wait goes on for longer."""
@@ -127,6 +127,16 @@ class Patience:
             detail = "No engine of this pool can be reached."
             self._life.evict(ticket, Outcome.NO_ENDPOINTS, now, check, detail)
 
+    def _absence_over(self, pool: Pool, now: float) -> None:
+        """The grace of all that waited when the pool's last endpoint went."""
+        since = pool.absent_since_s
+        if since is None or now < since + self._grace_s(pool):
+            return
+        for waiter in list(pool.queue):
+            ticket = self._life.tickets[TicketId(waiter.sequence)]
+            if ticket.queued_s <= since:
+                self._no_endpoint_came(ticket, now)
+
     def _turn_away(self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str) -> None:
         reserved = ticket.pool.reserved
         held_up_others = reserved is not None and reserved.reserved_for == ticket.demand.ticket
@@ -136,4 +146,7 @@ class Patience:
 
 
 def _is_live(subject: object) -> bool:
-    return not isinstance(subject, Ticket) or subject.phase is WAITING
+    """False for what nobody need be woken for: a wait that is over, an abandoned request that the engine let go."""
+    if isinstance(subject, Ticket):
+        return subject.phase is WAITING
+    return not isinstance(subject, Lingering) or not subject.draining.released

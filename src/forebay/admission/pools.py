@@ -88,6 +88,10 @@ class Pool:
         """When pacing lets the next waiter enter; infinite if that is not what it waits for."""
         self.pace_armed_s = inf
         """When a timer is set for that."""
+        self.guard_armed_s = inf
+        """When a timer is set for the guard of what was learned."""
+        self.last_full_s = -inf
+        """When the cap over all endpoints was last seen to keep one from starting work."""
         self.law_due_s = now
         """When the learned law is looked at next."""
 
@@ -108,7 +112,7 @@ class Pool:
         if self.learning.set_speed_known(settings.law is not None, now):
             self._unlearned()
         for entry in common.classes:
-            self.classes[entry.name].reconfigure(entry, corrects=settings.wait_predictor != "plain")
+            self.classes[entry.name].reconfigure(entry, now, corrects=settings.wait_predictor != "plain")
         self.bursts_s = _bursts_s(common)
         self.queue.reconfigure(_rules(common), strict=common.class_order is _STRICT)
         for endpoint in self.endpoints.values():
@@ -191,8 +195,12 @@ class Pool:
                 fastest = endpoint.meter.speed
         return fastest or 1.0
 
-    def find_limits(self) -> None:
-        """Work out the largest sizes anew: endpoints, settings, what an engine is, or the share have changed."""
+    def find_limits(self) -> bool:
+        """Work out the largest sizes anew: endpoints, settings, what an engine is, or the share have changed.
+
+        Returns whether that may change what requests cost.
+        """
+        before = (self.pricing.context_tokens, self.kv_limit, self.pricing.law)
         present = []
         for endpoint in self.endpoints.values():
             endpoint.find_kv_limit()
@@ -206,6 +214,7 @@ class Pool:
         told = _largest([e.info.kv_tokens for e in present])
         if told and told != self.pricing.law.kv_tokens:
             self.pricing.law = replace(self.pricing.law, kv_tokens=told)
+        return before != (self.pricing.context_tokens, self.kv_limit, self.pricing.law)
 
     def has_place(self) -> bool:
         """True if the cap over all endpoints allows one more request."""
@@ -439,10 +448,15 @@ class Pool:
     def watch_idle(self, now: float) -> None:
         """Which endpoint has been idle for longest may have changed, or the time of the guard has come."""
         longest: float | None = None
-        for endpoint in self.endpoints.values():
-            since = endpoint.idle_since_s
-            if endpoint.state is _UP and since is not None and (longest is None or since < longest):
-                longest = since
+        if self.has_place():
+            for endpoint in self.endpoints.values():
+                since = endpoint.may_work_since_s()
+                if since is not None and (longest is None or since < longest):
+                    longest = since
+        else:
+            self.last_full_s = now
+        if longest is not None and longest < self.last_full_s:
+            longest = self.last_full_s
         if self.learning.endpoint_idle_since(now, longest):
             self._unlearned()
 

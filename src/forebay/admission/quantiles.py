@@ -33,6 +33,8 @@ LARGEST: Final = 2.0**OCTAVES
 _LAST: Final = BINS - 1
 _TOP: Final = BINS - 1e-9
 _RESCALE_AT: Final = 1e12
+_LEAST_KEPT: Final = 1e-6
+"""A smaller weight is not saved."""
 _NOTHING: Final = 1e-9
 """Part of the weight below which a tail counts as empty: dividing by less would only magnify rounding."""
 
@@ -128,7 +130,7 @@ class RatioHistogram:
         bins: list[object] = []
         for index, count in enumerate(self._counts):
             weight = count / self._increment
-            if weight > 1e-6:
+            if weight > _LEAST_KEPT:
                 bins.append([index, weight])
         return {
             "octaves": OCTAVES,
@@ -151,9 +153,12 @@ class RatioHistogram:
             if not isinstance(entry, list) or len(entry) != 2:
                 return False
             index, weight = entry[0], finite(entry[1])
-            if type(index) is not int or not 0 <= index < BINS or weight is None or weight < 0.0:
+            if type(index) is not int or not 0 <= index < BINS:
                 return False
-            counts[index] = weight
+            if weight is None or not 0.0 <= weight <= _RESCALE_AT:
+                return False
+            if weight > _LEAST_KEPT:
+                counts[index] = weight
         self._counts = counts
         self._increment = 1.0
         self._cumulative = []

@@ -20,11 +20,12 @@ COMPACT_ABOVE: Final = 1024
 class Timers:
     """Deadlines in time order."""
 
-    __slots__ = ("_heap", "_sequence")
+    __slots__ = ("_compact_above", "_heap", "_sequence")
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
         self._sequence = 0
+        self._compact_above = COMPACT_ABOVE
 
     def at(self, due_s: float, action: Callable[[Subject, float], None], subject: Subject) -> None:
         """Call `action(subject, now)` at or after `due_s`."""
@@ -48,10 +49,14 @@ class Timers:
             action(now)
 
     def compact(self, live: int, is_live: Callable[[object], bool]) -> None:
-        """Drop dead entries once they outnumber `live` ones four to one."""
-        if len(self._heap) > max(COMPACT_ABOVE, 4 * live):
+        """Drop dead entries once they outnumber `live` ones four to one.
+
+        After that only when they have doubled: where nothing can be dropped, no call may go through them all in vain.
+        """
+        if len(self._heap) > max(self._compact_above, 4 * live):
             self._heap = [entry for entry in self._heap if is_live(entry[3])]
             heapq.heapify(self._heap)
+            self._compact_above = max(COMPACT_ABOVE, 2 * len(self._heap))
 
     def __len__(self) -> int:
         return len(self._heap)

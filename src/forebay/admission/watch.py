@@ -11,19 +11,30 @@ reading of its metrics lets one request at a time try it (`Endpoint.trial`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.admission.endpoints import STALLED_AFTER_S, Endpoint
+from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import DrainingBooking
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointState, EngineSample
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
+from forebay.admission.silence import STALLED_AFTER_S, silence_limit_s, silent_since_s, stands_still
 from forebay.admission.tickets import Phase, Ticket
 from forebay.admission.timers import Timers
 
 MAY_STALL = (EndpointState.STARTING, EndpointState.UP)
 """States in which silence changes something; the others give no new work already."""
+
+
+@dataclass(slots=True, eq=False)
+class Lingering:
+    """What a timer is set for: an abandoned request that its engine may still be at."""
+
+    endpoint: Endpoint
+    pool: Pool
+    draining: DrainingBooking
 
 
 class PlaceAgain(Protocol):
@@ -57,7 +68,7 @@ class Watch:
         for draining in endpoint.draining:
             if not draining.armed:
                 draining.armed = True
-                self._timers.at(draining.until_s, self._linger_over, (endpoint, pool, draining))
+                self._timers.at(draining.until_s, self._linger_over, Lingering(endpoint, pool, draining))
         if not endpoint.running:
             return
         if endpoint.watch_due_s is None:
@@ -78,22 +89,22 @@ class Watch:
             self._silent_from_s(ticket, endpoint, now) + self._patience_s(ticket, endpoint, now)
             for ticket in endpoint.running.values()
         )
-        silence = endpoint.silence_limit_s()
+        silence = silence_limit_s(endpoint)
         if silence is not None and endpoint.state in MAY_STALL:
-            due = min(due, endpoint.silent_since_s() + silence)
+            due = min(due, silent_since_s(endpoint) + silence)
         endpoint.watch_due_s = max(due, now)
         self._timers.at(endpoint.watch_due_s, self._look, endpoint)
 
     def _patience_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
         """How long it may be silent: long only before an unstreamed answer begins, unless its engine stands still."""
-        if ticket.demand.stream or ticket.first_token_s is not None or endpoint.stands_still(now):
+        if ticket.demand.stream or ticket.first_token_s is not None or stands_still(endpoint, now):
             return ticket.settings.idle_stream_s
         return self._life.settings.unstreamed_timeout_s
 
     def _silent_from_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
-        if ticket.demand.stream or not endpoint.stands_still(now):
+        if ticket.demand.stream or not stands_still(endpoint, now):
             return ticket.last_byte_s
-        return max(ticket.last_byte_s, endpoint.silent_since_s())
+        return max(ticket.last_byte_s, silent_since_s(endpoint))
 
     def _look(self, endpoint: Endpoint, now: float) -> None:
         if endpoint.watch_due_s is None or now < endpoint.watch_due_s:
@@ -102,8 +113,8 @@ class Watch:
         if not endpoint.running:
             return
         pool = next(iter(endpoint.running.values())).pool
-        silence = endpoint.silence_limit_s()
-        if silence is not None and endpoint.state in MAY_STALL and now >= endpoint.silent_since_s() + silence:
+        silence = silence_limit_s(endpoint)
+        if silence is not None and endpoint.state in MAY_STALL and now >= silent_since_s(endpoint) + silence:
             endpoint.state = EndpointState.STALLED
             self._rescue(endpoint, now)
         for ticket in list(endpoint.running.values()):
@@ -146,8 +157,7 @@ class Watch:
             if draining.since_s < sample.at_s:
                 self._life.release_draining(endpoint, draining)
 
-    def _linger_over(self, subject: tuple[Endpoint, Pool, DrainingBooking], now: float) -> None:
-        endpoint, pool, draining = subject
-        if draining in endpoint.draining:
-            self._life.release_draining(endpoint, draining)
-            self._after_leaving(endpoint, pool, now)
+    def _linger_over(self, lingering: Lingering, now: float) -> None:
+        if not lingering.draining.released:
+            self._life.release_draining(lingering.endpoint, lingering.draining)
+            self._after_leaving(lingering.endpoint, lingering.pool, now)

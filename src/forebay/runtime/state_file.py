@@ -75,7 +75,7 @@ class StateFile:
             saved_at_s, learned = _parse(self._path)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, OverflowError, RecursionError) as error:
             _log.warning("state file %s is not used (%s): learning starts anew", self._path, error)
             return {}
         if time.time() - saved_at_s > OLDEST_S:
@@ -116,14 +116,14 @@ class StateFile:
 
 
 def _parse(path: Path) -> tuple[float, dict[str, Any]]:
-    """When a file was saved, and what. Raises: ValueError, OSError, RecursionError."""
+    """When a file was saved, and what. Raises: ValueError, OSError, OverflowError, RecursionError."""
     if path.stat().st_size > LARGEST_BYTES:
         raise ValueError("it is too large to be one")
     found = json.loads(path.read_bytes())
     if isinstance(found, dict) and found.get("version") == _VERSION:
         saved_at_s, learned = found.get("saved_at_s"), found.get("learned")
         if isinstance(saved_at_s, int | float) and isinstance(learned, dict):
-            return saved_at_s, learned
+            return float(saved_at_s), learned
     raise ValueError("it is no state file of this version")
 
 

@@ -76,7 +76,7 @@ def test_new_settings_are_taken() -> None:
     of_class.deadlines.add(entry(1, 5.0), 0.0)
     waits, judged = of_class.waits, of_class.waits.judged
     changed = replace(STANDARD, weight=9, wait_budget_s=2.0)
-    of_class.reconfigure(changed)
+    of_class.reconfigure(changed, 0.0)
     assert changed is of_class.settings
     assert waits is of_class.waits
     assert (300, 1) == (judged, len(of_class.deadlines))
@@ -87,7 +87,7 @@ def test_another_confidence_has_to_prove_itself() -> None:
     """Trust and coverage are those of a quantile, and begin anew with another one."""
     of_class = taught(state())
     assert of_class.waits.trusted
-    of_class.reconfigure(replace(STANDARD, confidence=0.9))
+    of_class.reconfigure(replace(STANDARD, confidence=0.9), 0.0)
     assert (False, 0) == (of_class.waits.trusted, of_class.waits.judged)
     forecast = of_class.waits.forecast(2.0)
     assert forecast.confident_s == of_class.waits.at_quantile(2.0, 0.9) > of_class.waits.at_quantile(2.0, 0.5)
@@ -100,7 +100,7 @@ def test_what_was_learned_of_waits_outlives_another_confidence() -> None:
     """How far predictions were off, and how widely waits spread, is true of any quantile."""
     of_class = taught(state(), ratio=1.6)
     kappa, careful = of_class.waits.kappa, of_class.waits.at_quantile(2.0, CAUTIOUS_QUANTILE)
-    of_class.reconfigure(replace(STANDARD, confidence=0.8))
+    of_class.reconfigure(replace(STANDARD, confidence=0.8), 0.0)
     assert kappa == of_class.waits.kappa > 1.3
     assert pytest.approx(careful, rel=0.2) == of_class.waits.at_quantile(2.0, CAUTIOUS_QUANTILE)
 
@@ -110,7 +110,7 @@ def test_what_the_first_in_line_waits_outlives_another_confidence() -> None:
     of_class = taught(state(), first_s=1.0)
     before = [of_class.waits.predict(base_s) for base_s in (0.0, 1.0, 5.0)]
     assert before[0] > 0.5
-    of_class.reconfigure(replace(STANDARD, confidence=0.8))
+    of_class.reconfigure(replace(STANDARD, confidence=0.8), 0.0)
     assert pytest.approx(before) == [of_class.waits.predict(base_s) for base_s in (0.0, 1.0, 5.0)]
 
 
@@ -118,6 +118,21 @@ def test_what_the_first_in_line_waits_outlives_another_confidence() -> None:
 def test_whether_predictions_are_corrected_outlives_another_confidence(corrects: bool) -> None:
     """The plain predictor stays as it is."""
     of_class = taught(state(corrects=corrects), ratio=1.6)
-    of_class.reconfigure(replace(STANDARD, confidence=0.8))
+    of_class.reconfigure(replace(STANDARD, confidence=0.8), 0.0)
     assert corrects is of_class.waits.corrects
     assert (3.0 == of_class.waits.predict(3.0)) is not corrects
+
+
+def test_another_wait_budget_files_those_who_wait_anew() -> None:
+    """With 600 s instead of 5 s those who came one by one stand in many buckets again, not in the one beyond."""
+    of_class = ClassState(replace(STANDARD, wait_budget_s=5.0), 0, corrects=True)
+    entries = [Entry(100.0 + number, 1000, 1.0, number, False, False, None) for number in range(50)]
+    for entry in entries:
+        of_class.deadlines.add(entry, 0.0)
+    of_class.reconfigure(replace(STANDARD, wait_budget_s=600.0), 1.0)
+    of_class.deadlines.verify()
+    assert 50 == len(of_class.deadlines)
+    assert len({id(entry.bucket) for entry in entries}) > 1
+    for entry in entries:
+        assert of_class.deadlines.remove(entry)
+    assert 0 == len(of_class.deadlines)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.model import EndpointId, EndpointState, EngineInfo, EngineKind, TicketId, Usage
 from forebay.admission.outcomes import Outcome
-from forebay.admission.settings import ClassOrder, OnStale, Order
+from forebay.admission.settings import ClassOrder, Displace, OnStale, Order
 from tests.unit.admission.build import (
     VLLM,
     Scenario,
@@ -203,6 +204,82 @@ def test_a_refusal_is_settled_with_its_reason(begin: Begin) -> None:
         settle.settlement.endpoint,
         settle.settlement.met_objective,
     )
+
+
+# Shares of classes and tenants
+
+
+def served(scenario: Scenario, turns: int) -> list[int]:
+    """One place, and one second for each: who started, in order."""
+    started: list[int] = []
+    for turn in range(turns):
+        now = scenario.now + 1.0
+        started += [number for number, _ in dispatched(scenario.end(next(iter(scenario.running)), now))]
+        assert turn + 1 == len(started)
+    return started
+
+
+def test_classes_share_by_weight(begin: Begin) -> None:
+    """Of a hundred seconds that all three want, realtime gets 30, standard 50 and batch 20: as 3, 5 and 2."""
+    settings = settings_for(ONE_PLACE)
+    for name in ("realtime", "standard", "batch"):
+        settings = with_class(name, settings, wait_budget_s=1000.0)
+    scenario = begin(settings=settings)
+    for index, name in enumerate(("realtime", "standard", "batch")):
+        scenario.arrive_many(range(100 * index, 100 * index + 100), 0.0, class_name=name)
+    shares = Counter(scenario.demands[number].class_name for number in served(scenario, 100))
+    assert pytest.approx([30, 50, 20], abs=1) == [shares[name] for name in ("realtime", "standard", "batch")]
+
+
+def test_one_tenant_does_not_hold_up_another(begin: Begin) -> None:
+    """Who sends fifty requests at once shares with who sends two: those start within the next four."""
+    scenario = begin(settings=with_class("standard", settings_for(ONE_PLACE), wait_budget_s=100.0))
+    scenario.arrive_many(range(50), 0.0, tenant="many")
+    scenario.arrive_many([90, 91], 0.1, tenant="few")
+    assert {90, 91} <= set(served(scenario, 4))
+
+
+# Displacement
+
+
+def test_a_more_important_request_takes_the_place_of_another(begin: Begin) -> None:
+    """At the bound on what waits a batch request goes for a standard one, and is told why and when to return."""
+    scenario = begin(replace(ONE_PLACE, max_queue=1))
+    scenario.arrive_many([1, 2], 0.0, class_name="batch")
+    evict, settle, hold = scenario.arrive(3, 1.0)
+    assert isinstance(evict, Evict)
+    assert isinstance(settle, Settle)
+    assert isinstance(hold, Hold)
+    assert (2, Outcome.DISPLACED, 3) == (evict.ticket, settle.settlement.outcome, hold.ticket)
+    assert evict.refusal.retry_after_s is not None
+    assert ("rank", "evict") == (evict.refusal.record.decided_by, evict.refusal.record.action)
+    assert "'standard'" in evict.refusal.record.detail
+
+
+def test_with_displacement_off_the_newcomer_is_refused(begin: Begin) -> None:
+    """Then who waits stays, whoever comes."""
+    scenario = begin(settings=settings_for(replace(ONE_PLACE, max_queue=1), displace=Displace.OFF))
+    scenario.arrive_many([1, 2], 0.0, class_name="batch")
+    assert [(3, Outcome.QUEUE_FULL)] == turned_away(scenario.arrive(3, 1.0, class_name="realtime"))
+
+
+def test_the_retry_of_a_displaced_request_is_left_alone(begin: Begin) -> None:
+    """It goes once, not twice: when it comes back the next newcomer is refused instead."""
+    scenario = begin(replace(ONE_PLACE, max_queue=1))
+    scenario.arrive_many([1, 2], 0.0, class_name="batch")
+    assert [(2, Outcome.DISPLACED)] == turned_away(scenario.arrive(3, 1.0))
+    scenario.leave(3, 2.0)
+    assert [4] == held(scenario.arrive(4, 3.0, class_name="batch", retry_count=1))
+    assert [(5, Outcome.QUEUE_FULL)] == turned_away(scenario.arrive(5, 4.0))
+
+
+def test_later_calls_of_an_admitted_session_are_left_alone(begin: Begin) -> None:
+    """A conversation that was let in is not cut off in the middle; a new one may be pushed out."""
+    for session, outcome in (("s", (4, Outcome.QUEUE_FULL)), ("t", (3, Outcome.DISPLACED))):
+        scenario = begin(replace(ONE_PLACE, max_queue=1))
+        scenario.arrive(1, 0.0, class_name="batch", session="s")
+        scenario.arrive(3, 1.0, class_name="batch", session=session)
+        assert [outcome] == turned_away(scenario.arrive(4, 2.0))
 
 
 # Waits that end
@@ -637,6 +714,19 @@ def test_an_absence_after_a_stall_has_its_grace(begin: Begin) -> None:
     scenario.progress("a", 11.0, 1)
     assert [2] == held(scenario.arrive(2, 11.5, class_name="batch"))
     scenario.tell(SampleMissed(A, unreachable=True), 12.0)
+    assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(14.0))
+
+
+def test_an_absence_after_a_first_token_has_its_grace(begin: Begin) -> None:
+    """A stall that a first token has ended is over: the next absence gives who waits then the connect timeout."""
+    scenario = begin(ONE_PLACE)
+    scenario.arrive(1, 0.0, class_name="batch")
+    scenario.run_until(10.0)
+    assert EndpointState.STALLED is scenario.state()
+    scenario.first_token(1, 11.0)
+    assert [2] == held(scenario.arrive(2, 11.5, class_name="batch"))
+    scenario.tell(SampleMissed(A, unreachable=True), 12.0)
+    assert [] == turned_away(scenario.run_until(13.9))
     assert [(2, Outcome.NO_ENDPOINTS)] == turned_away(scenario.run_until(14.0))
 
 

@@ -9,6 +9,7 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import EndpointId, EndpointState, EngineSample, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import OnStale
+from forebay.admission.silence import silence_limit_s
 from forebay.admission.tickets import Ticket
 from tests.unit.admission.build import (
     LAW,
@@ -898,14 +899,14 @@ def test_what_is_removed_stays_removed(happens: Any) -> None:
 
 def test_an_idle_endpoint_may_be_silent() -> None:
     """With nothing in flight silence proves nothing."""
-    assert Site().endpoint().silence_limit_s() is None
+    assert silence_limit_s(Site().endpoint()) is None
 
 
 def test_a_stream_may_be_silent_for_ten_seconds() -> None:
     """That is the least, however short the prompts are."""
     site = Site()
     site.running(1)
-    assert 10.0 == site.endpoint().silence_limit_s()
+    assert 10.0 == silence_limit_s(site.endpoint())
 
 
 def test_a_long_prefill_earns_a_longer_silence() -> None:
@@ -913,11 +914,11 @@ def test_a_long_prefill_earns_a_longer_silence() -> None:
     site = Site()
     site.running(1)
     long = site.running(2, prompt_tokens=20_000)
-    assert 40.0 == site.endpoint().silence_limit_s()
+    assert 40.0 == silence_limit_s(site.endpoint())
     site.endpoint().meter.speed = 0.5
-    assert 80.0 == site.endpoint().silence_limit_s()
+    assert 80.0 == silence_limit_s(site.endpoint())
     site.life.first_token(long, 3.0)
-    assert 10.0 == site.endpoint().silence_limit_s()
+    assert 10.0 == silence_limit_s(site.endpoint())
 
 
 def test_a_slow_engine_earns_a_longer_silence() -> None:
@@ -925,9 +926,9 @@ def test_a_slow_engine_earns_a_longer_silence() -> None:
     site = Site()
     site.running(1)
     site.endpoint().step_gap_s = 0.4
-    assert 10.0 == site.endpoint().silence_limit_s()
+    assert 10.0 == silence_limit_s(site.endpoint())
     site.endpoint().step_gap_s = 1.5
-    assert 30.0 == site.endpoint().silence_limit_s()
+    assert 30.0 == silence_limit_s(site.endpoint())
 
 
 def test_unstreamed_answers_prove_nothing_by_silence() -> None:
@@ -935,12 +936,12 @@ def test_unstreamed_answers_prove_nothing_by_silence() -> None:
     site = Site()
     site.running(1, stream=False)
     site.endpoint().info = LLAMACPP
-    assert site.endpoint().silence_limit_s() is None
+    assert silence_limit_s(site.endpoint()) is None
     site.endpoint().info = VLLM
-    assert 10.0 == site.endpoint().silence_limit_s()
+    assert 10.0 == silence_limit_s(site.endpoint())
     site.endpoint().info = LLAMACPP
     site.running(2)
-    assert 10.0 == site.endpoint().silence_limit_s()
+    assert 10.0 == silence_limit_s(site.endpoint())
 
 
 @pytest.mark.parametrize("counter", ["prompt_tokens_total", "output_tokens_total", "steps_total"])

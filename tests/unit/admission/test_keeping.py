@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from forebay.admission import Controller, PoolSettings, Settings
+from forebay.admission.events import Described, EndpointsChanged
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.model import EndpointId
 from forebay.admission.settings import OPTIMISTIC_LAW, SpeedLaw
-from tests.unit.admission.build import Site, pool_settings
+from tests.unit.admission.build import VLLM, Scenario, Site, dispatched, pool_settings, settings_for
 
 LEARNED = SpeedLaw(1e-2, 1e-4, 1e-4, 1e-8, 1e-9, kv_tokens=50_000, max_requests=64)
 
@@ -92,3 +94,57 @@ def test_a_controller_keeps_its_pools_apart() -> None:
     learned["gone"] = {}
     faults = Controller(settings, 0.0).restore_learned(learned, 0.0)
     assert ["pool 'one': its law of speed makes no sense"] == faults
+
+
+HUGE = 10**400
+
+
+def _first_in_line(*numbers: float) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["waits"]["standard"].__setitem__("first", [0.0, *numbers])
+
+
+def _bins(*bins: list[float]) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["waits"]["standard"]["ratios"].__setitem__("bins", [*bins])
+
+
+def _speed(speed: float) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data.__setitem__("speeds", {"a": speed})
+
+
+def _law(**changes: float) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["law"].update(changes)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _speed(HUGE),
+        _speed(1e308),
+        _speed(1e17),
+        _speed(1e-300),
+        _law(kv_tokens=HUGE),
+        _law(max_requests=HUGE),
+        _law(c0_s=HUGE),
+        _first_in_line(HUGE, 1.0, 0, 0, 0, 0),
+        _first_in_line(20, 1e-300, 1e12, 1e12, 1e12, 1e12),
+        _bins([3, 5e-324]),
+        _bins([3, 1e300], [4, 1e300]),
+    ],
+)
+def test_whatever_a_state_file_holds_the_pool_works(spoil: Callable[[dict[str, Any]], None]) -> None:
+    """Numbers beyond all reason are left out, and neither requests nor the next save fail by them."""
+    settings = settings_for(pool_settings(law=None))
+    learned = json.loads(json.dumps(Controller(settings, 0.0).export_learned()))
+    spoil(learned["llama"])
+    scenario = Scenario(settings=settings, endpoints=())
+    scenario.controller.restore_learned(json.loads(json.dumps(learned)), 0.0)
+    scenario.tell(EndpointsChanged("llama", (EndpointId("a"),)), 0.0)
+    scenario.tell(Described(EndpointId("a"), VLLM), 0.0)
+    running: list[int] = []
+    for number in range(1, 201):
+        now = number * 0.05
+        running += [ticket for ticket, _ in dispatched(scenario.arrive(number, now))]
+        if number > 100 and running:
+            running += [ticket for ticket, _ in dispatched(scenario.end(running.pop(0), now))]
+    scenario.controller.snapshot()
+    json.dumps(scenario.controller.export_learned(), allow_nan=False)

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from forebay.admission.events import DrainStarted
+from forebay.admission.events import Described, DrainStarted, SampleMissed
+from forebay.admission.model import EndpointId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Order
-from tests.unit.admission.build import Scenario, held, pool_settings, settings_for, turned_away, with_class
+from tests.unit.admission.build import (
+    VLLM,
+    Scenario,
+    held,
+    pool_settings,
+    settings_for,
+    turned_away,
+    with_class,
+)
 
 ONE_PLACE = pool_settings(max_inflight_requests=1)
 
@@ -62,3 +73,29 @@ def test_a_shutdown_shortens_every_wait() -> None:
     scenario.arrive(2, 0.0)
     scenario.tell(DrainStarted(until_s=2.0), 1.0)
     assert [(2, Outcome.DRAINING)] == turned_away(scenario.run_until(2.0))
+
+
+def test_engines_that_come_and_go_do_not_pile_up_timers() -> None:
+    """A hundred absences while fifty wait set one timer each for the pool, not one for each waiter."""
+    settings = settings_for(pool_settings(max_inflight_requests=1, hold_without_endpoints_s=3600.0))
+    scenario = Scenario(settings=with_class("standard", settings, wait_budget_s=3600.0))
+    scenario.arrive_many(range(1, 51), 0.0)
+    before = len(scenario.controller._timers)
+    for turn in range(1, 101):
+        scenario.tell(SampleMissed(EndpointId("a"), unreachable=True), 30.0 * turn)
+        scenario.sample("a", 30.0 * turn + 15.0)
+    assert len(scenario.controller._timers) - before <= 100 + 10
+
+
+def test_abandoned_requests_do_not_keep_timers() -> None:
+    """Thousands of clients that leave while an engine may go on are forgotten once it has let go."""
+    scenario = Scenario(pool_settings(max_inflight_requests=1))
+    scenario.controller.handle(Described(EndpointId("a"), replace(VLLM, linger_s=600.0)), 0.0)
+    for number in range(1, 3001):
+        now = number * 0.01
+        scenario.arrive(number, now)
+        scenario.leave(number, now + 0.002)
+        scenario.sample("a", now + 0.005, running=0)
+    assert [] == held(scenario.arrive(9000, 40.0))
+    assert [9001] == held(scenario.arrive(9001, 40.0))
+    assert len(scenario.controller._timers) < 1100

@@ -104,3 +104,20 @@ def test_compacted_deadlines_keep_their_time_and_order() -> None:
     timers.compact(3, lambda subject: subject in ("0003", "0700", "1400"))
     timers.run_due(5.0)
     assert [("0003", 5.0), ("0700", 5.0), ("1400", 5.0)] == rung.calls
+
+
+def test_what_cannot_be_dropped_is_not_gone_through_at_each_call() -> None:
+    """When all entries live, the next look comes only when there are twice as many."""
+    timers, rung, asked = Timers(), Rung(), 0
+
+    def lives(_: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    count = 2 * COMPACT_ABOVE
+    for number in range(count):
+        timers.at(float(number), rung.ring, str(number))
+        timers.compact(0, lives)
+    assert count == len(timers)
+    assert asked <= count

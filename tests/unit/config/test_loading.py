@@ -61,7 +61,7 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         (POOLS + "  max_body: 1MiB\n", ":3:3: pools[0].max_body: unknown key; it belongs to limits (allowed here"),
         (POOLS + "mode: shadow\n", ":3:1: mode: this version of Forebay does not have this setting yet; remove it"),
         (POOLS + "  discovery: {dns: x}\n", ":3:3: pools[0].discovery: this version of Forebay does not have this"),
-        (POOLS + "classes: {realtime: {max_stream: 5m}}\n", "classes.realtime.max_stream: this version of Forebay does not"),
+        (POOLS + "classes: {realtime: {max_stream: 5m}}\n", "classes.realtime.max_stream: this version of"),
         (POOLS + "  gpus: many\n", ":3:3: pools[0].gpus: found the text 'many', expected a whole number"),
         (POOLS + "  gpus: 1.5\n", "pools[0].gpus: found 1.5, expected a whole number"),
         (POOLS + "  gpus: true\n", "pools[0].gpus: found true, expected a whole number"),
