@@ -428,17 +428,19 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
         if bench.has_filled or (by_events and not e.pacer.paces and not e.is_stale(bench.now))
     ]
     left = [ticket for ticket in waiting if place(ticket, looked_at, bench.now) is not None]
-    only_size = not any(e.is_stale(bench.now) or (e.pacer.paces and e.decoding) for e in looked_at)
+    some_stale = any(e.is_stale(bench.now) for e in looked_at)
+    some_paced = any(e.pacer.paces and e.decoding for e in looked_at)
     smallest = pool.queue.smallest_kv_waiter()
-    assert not [t for t in left if not _is_hidden(t, smallest, only_size)], "somebody waits beside room"
+    assert not [t for t in left if not _is_hidden(t, smallest, some_stale, some_paced)], (
+        "somebody waits beside room"
+    )
 
 
-def _is_hidden(ticket: Ticket, smallest: Waiter | None, only_size: bool) -> bool:
+def _is_hidden(ticket: Ticket, smallest: Waiter | None, some_stale: bool, some_paced: bool) -> bool:
     """One that books no less than the smallest, which does not fit: what is foreseen of both differs in the tail."""
     assert isinstance(smallest, Ticket)
-    if not only_size and (
-        smallest.settings.on_stale is not ticket.settings.on_stale
-        or smallest.cost.prompt_tokens > ticket.cost.prompt_tokens
-    ):
+    if some_stale and smallest.settings.on_stale is not ticket.settings.on_stale:
+        return False
+    if some_paced and smallest.cost.prompt_tokens > ticket.cost.prompt_tokens:
         return False
     return smallest is not ticket and smallest.demand.generates and smallest.kv_tokens <= ticket.kv_tokens
