@@ -12,7 +12,6 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Order
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import WaitModel
-from forebay.admission.waiter import Waiter
 from tests.unit.admission.build import Site, pool_settings, settings_for, with_class
 
 WHOLE_ORDER = [
@@ -66,12 +65,9 @@ def trusting(site: Site) -> Site:
 
 def _fields(ticket: Ticket) -> list[object]:
     """All that a ticket holds."""
-    return [
-        getattr(ticket, name)
-        for kind in (Waiter, Ticket)
-        for name in kind.__slots__
-        if name not in ("key", "pool")
-    ]
+    names = [name for name in dir(ticket) if not name.startswith("_") and name not in ("key", "pool")]
+    found = [getattr(ticket, name) for name in names]
+    return [value for value in found if not callable(value)]
 
 
 # The verdict itself
