@@ -333,7 +333,7 @@ def audit(bench: Bench) -> None:
             _audit_account(account, [t for t in waiting if t.demand.class_name == name])
         for endpoint in pool.endpoints.values():
             _audit_endpoint(endpoint, [ticket for ticket in running if ticket.endpoint is endpoint])
-        _audit_reservation(pool, waiting)
+        _audit_reservation(pool, waiting, bench)
         _audit_work_conservation(pool, waiting, bench)
 
 
@@ -404,12 +404,14 @@ def _audit_endpoint(endpoint: Endpoint, running: list[Ticket]) -> None:
     assert (endpoint.idle_since_s is None) == bool(running)
 
 
-def _audit_reservation(pool: Pool, waiting: list[Ticket]) -> None:
-    """At most one endpoint is kept free, and it is for somebody who waits."""
+def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
+    """At most one endpoint is kept free, for one who waits, and who starts once it has room however many others wait."""
     kept = [endpoint for endpoint in pool.endpoints.values() if endpoint.reserved_for is not None]
     assert kept == ([] if pool.reserved is None else [pool.reserved])
     for endpoint in kept:
-        assert endpoint.reserved_for in [ticket.demand.ticket for ticket in waiting]
+        (ticket,) = [ticket for ticket in waiting if ticket.demand.ticket == endpoint.reserved_for]
+        if bench.has_filled and pool.has_place():
+            assert not endpoint.has_room(ticket, bench.now), "an endpoint is kept for one who could start"
 
 
 def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:

@@ -78,10 +78,25 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
             open_now.remove(endpoint)
     if skipped:
         queue.restore()
+    if was_kept and _start_kept(pool, life, now, started):
+        return False
     if blocked is not None and open_now:
         if pool.reserved is None:
             _reserve(pool, blocked, open_now, now)
         pool.paced_until_s = _paced_until_s(blocked, open_now, now)
+    return True
+
+
+def _start_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> bool:
+    """Start the one for whom an endpoint is kept if it fits: where many wait the walk may not have come to it."""
+    endpoint = pool.reserved
+    if endpoint is None or endpoint.reserved_for is None or not pool.has_place():
+        return False
+    ticket = life.tickets[endpoint.reserved_for]
+    if not endpoint.has_room(ticket, now):
+        return False
+    life.dispatch(ticket, endpoint, now)
+    started.append(ticket)
     return True
 
 
@@ -97,11 +112,13 @@ def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now:
     """
     if pool.reserved is not None or blocked.tried:
         return False  # then it may be something else that hinders them
+    smallest, first = pool.queue.smallest_kv_waiter(), pool.queue.classes[0].head
     prompt_tokens = blocked.price.cost.prompt_tokens
+    if smallest is not None:
+        prompt_tokens = max(prompt_tokens, _ticket(smallest).price.cost.prompt_tokens)
     for endpoint in open_now:
         if endpoint.is_stale(now) or _is_paced(endpoint, prompt_tokens, now):
             return False
-    smallest, first = pool.queue.smallest_kv_waiter(), pool.queue.classes[0].head
     if smallest is not None and not _fits_nowhere(_ticket(smallest), open_now, now):
         return False
     return first is None or first is blocked or _fits_nowhere(_ticket(first), open_now, now)

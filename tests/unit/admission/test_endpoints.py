@@ -9,12 +9,9 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import EndpointId, EndpointState, EngineSample, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import OnStale
-from forebay.admission.silence import silence_limit_s
 from forebay.admission.tickets import Ticket
 from tests.unit.admission.build import (
     LAW,
-    LLAMACPP,
-    VLLM,
     Site,
     pool_settings,
     reading,
@@ -894,54 +891,7 @@ def test_what_is_removed_stays_removed(happens: Any) -> None:
     assert EndpointState.REMOVED is state_of(endpoint)
 
 
-# Silence
-
-
-def test_an_idle_endpoint_may_be_silent() -> None:
-    """With nothing in flight silence proves nothing."""
-    assert silence_limit_s(Site().endpoint()) is None
-
-
-def test_a_stream_may_be_silent_for_ten_seconds() -> None:
-    """That is the least, however short the prompts are."""
-    site = Site()
-    site.running(1)
-    assert 10.0 == silence_limit_s(site.endpoint())
-
-
-def test_a_long_prefill_earns_a_longer_silence() -> None:
-    """Twenty times the longest prefill in hand, in the endpoint's own time."""
-    site = Site()
-    site.running(1)
-    long = site.running(2, prompt_tokens=20_000)
-    assert 40.0 == silence_limit_s(site.endpoint())
-    site.endpoint().meter.speed = 0.5
-    assert 80.0 == silence_limit_s(site.endpoint())
-    site.life.first_token(long, 3.0)
-    assert 10.0 == silence_limit_s(site.endpoint())
-
-
-def test_a_slow_engine_earns_a_longer_silence() -> None:
-    """Twenty times its usual step, where that is more: a large model on a CPU takes a second for each token."""
-    site = Site()
-    site.running(1)
-    site.endpoint().step_gap_s = 0.4
-    assert 10.0 == silence_limit_s(site.endpoint())
-    site.endpoint().step_gap_s = 1.5
-    assert 30.0 == silence_limit_s(site.endpoint())
-
-
-def test_unstreamed_answers_prove_nothing_by_silence() -> None:
-    """They give no byte until they are whole; an engine whose counters move while it works is judged by those."""
-    site = Site()
-    site.running(1, stream=False)
-    site.endpoint().info = LLAMACPP
-    assert silence_limit_s(site.endpoint()) is None
-    site.endpoint().info = VLLM
-    assert 10.0 == silence_limit_s(site.endpoint())
-    site.endpoint().info = LLAMACPP
-    site.running(2)
-    assert 10.0 == silence_limit_s(site.endpoint())
+# Signs of life
 
 
 @pytest.mark.parametrize("counter", ["prompt_tokens_total", "output_tokens_total", "steps_total"])

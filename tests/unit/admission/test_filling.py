@@ -27,6 +27,7 @@ from tests.unit.admission.build import (
 Begin = Callable[..., Scenario]
 A, B = EndpointId("a"), EndpointId("b")
 ONE_PLACE = pool_settings(max_inflight_requests=1)
+SMALL_CACHE = pool_settings(max_inflight_tokens=1100)
 
 
 def fail(
@@ -258,3 +259,29 @@ def test_a_short_prompt_passes_where_pacing_holds_up_long_ones(begin: Begin) -> 
     assert [(2, "a")] == dispatched(scenario.arrive(2, 0.2, **long))
     assert [3, 4] == held([*scenario.arrive(3, 0.3, **long), *scenario.arrive(4, 0.3, prompt_tokens=700)])
     assert [(4, "a")] == dispatched(scenario.progress("a", 0.35, 1))
+
+
+def test_what_needs_no_cache_is_no_measure_of_those_that_do(begin: Begin) -> None:
+    """The next in line is too big, an embedding is held up by its long prompt: a small request between them starts."""
+    scenario = begin(settings=settings_for(SMALL_CACHE, class_order=ClassOrder.STRICT))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    scenario.progress("a", 0.2, 1, 2, 3, 4)
+    long = {"class_name": "batch", "stream": False, "generates": False}
+    assert [(5, "a")] == dispatched(scenario.arrive(5, 0.2, prompt_tokens=2500, **long))
+    assert [6] == held(scenario.arrive(6, 0.5, class_name="realtime", prompt_tokens=300))
+    assert [7] == held(scenario.arrive(7, 0.5, prompt_tokens=1000, **long))
+    assert [8] == held(scenario.arrive(8, 0.5, class_name="batch", prompt_tokens=50))
+    assert [(8, "a")] == dispatched(scenario.progress("a", 0.6, 1, 2, 3, 4))
+
+
+def test_whom_an_endpoint_is_kept_for_is_tried_however_many_wait(begin: Begin) -> None:
+    """Behind thirty shorter ones in the order it still starts once it fits: no engine is kept idle for it."""
+    scenario = begin(SMALL_CACHE)
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    assert [5] == held(scenario.arrive(5, 0.0, prompt_tokens=300, max_output_tokens=1400))
+    scenario.progress("a", 3.0, 1, 2, 3, 4)
+    assert TicketId(5) == scenario.endpoint_view().reserved_for
+    assert 30 == len(held(scenario.arrive_many(range(10, 40), 3.1)))
+    for number in (1, 2, 3):
+        scenario.end(number, 3.2)
+    assert [(5, "a")] == dispatched(scenario.end(4, 3.3))
