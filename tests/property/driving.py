@@ -405,7 +405,7 @@ def _audit_endpoint(endpoint: Endpoint, running: list[Ticket]) -> None:
 
 
 def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
-    """At most one endpoint is kept free, for one who waits, and who starts once it has room however many others wait."""
+    """At most one endpoint is kept free, for one who waits, and who starts once it has room."""
     kept = [endpoint for endpoint in pool.endpoints.values() if endpoint.reserved_for is not None]
     assert kept == ([] if pool.reserved is None else [pool.reserved])
     for endpoint in kept:
