@@ -430,19 +430,20 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
         if bench.has_filled or (by_events and not e.pacer.paces and not e.is_stale(bench.now))
     ]
     left = [ticket for ticket in waiting if place(ticket, looked_at, bench.now) is not None]
-    some_stale = any(e.is_stale(bench.now) for e in looked_at)
-    some_paced = any(e.pacer.paces and e.decoding for e in looked_at)
     smallest = pool.queue.smallest_kv_waiter()
-    assert not [t for t in left if not _is_hidden(t, smallest, some_stale, some_paced)], (
-        "somebody waits beside room"
-    )
+    hidden = [ticket for ticket in left if _is_hidden(ticket, smallest, looked_at, bench.now)]
+    assert left == hidden, "somebody waits beside room"
 
 
-def _is_hidden(ticket: Ticket, smallest: Waiter | None, some_stale: bool, some_paced: bool) -> bool:
-    """One that books no less than the smallest, which does not fit: what is foreseen of both differs in the tail."""
+def _is_hidden(ticket: Ticket, smallest: Waiter | None, endpoints: list[Endpoint], now: float) -> bool:
+    """One that books no less than the smallest, which does not fit: what is foreseen of both differs in the tail.
+
+    Not if it is something else than size that hinders the smallest: its class where samples are too old, or its prompt.
+    """
     assert isinstance(smallest, Ticket)
-    if some_stale and smallest.settings.on_stale is not ticket.settings.on_stale:
-        return False
-    if some_paced and smallest.cost.prompt_tokens > ticket.cost.prompt_tokens:
-        return False
+    for endpoint in endpoints:
+        if endpoint.is_stale(now) and smallest.settings.on_stale is not ticket.settings.on_stale:
+            return False
+        if endpoint.decoding and not endpoint.pacer.allows(smallest.cost.prompt_tokens, now):
+            return False
     return smallest is not ticket and smallest.demand.generates and smallest.kv_tokens <= ticket.kv_tokens
