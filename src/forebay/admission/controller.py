@@ -211,10 +211,8 @@ class Controller:
         verdict = self._examine(ticket, now)
         if verdict.outcome is _QUEUE_FULL:
             victims = triage.room_for(ticket, verdict, self._settings.displace, now)
-            for victim in victims:
-                self._displace(victim, ticket, now)
             if victims:
-                self._fill(pool, now)  # an endpoint may have been kept free for one of them
+                self._displace(victims, ticket, now)
                 verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
             self._life.refuse(ticket, verdict, verdict.outcome, now)
@@ -226,12 +224,10 @@ class Controller:
         else:
             self._life.hold(ticket, verdict, now)
             self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
-            late = triage.late_ones(state, pool, self._settings.displace, now)
-            for victim in late:
-                self._displace(victim, ticket, now)
-            if late:
-                self._fill(pool, now)
-        state.arrived(price.cost.work_us, now)
+            if late := triage.late_ones(state, pool, self._settings.displace, now):
+                self._displace(late, ticket, now)
+        if verdict.outcome is None:  # what was refused takes nobody's time
+            state.arrived(price.cost.work_us, now)
 
     def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
         self._standing.started(ticket, now)
@@ -243,11 +239,15 @@ class Controller:
         draining = self._patience.drain_until_s is not None
         return examine(ticket, self._life.ledger, self._settings, now, draining=draining)
 
-    def _displace(self, victim: Ticket, newcomer: Ticket, now: float) -> None:
-        self._standing.displaced(victim, now)
-        check = Check("rank", victim.rank, newcomer.rank, False)
-        detail = f"A request of class {newcomer.demand.class_name!r} took its place."
-        self._life.evict(victim, Outcome.DISPLACED, now, check, detail)
+    def _displace(self, victims: list[Ticket], newcomer: Ticket, now: float) -> None:
+        for victim in victims:
+            self._standing.displaced(victim, now)
+            detail = f"A request of class {newcomer.demand.class_name!r} took its place."
+            if victim is newcomer:
+                detail = "Not all that wait can start in time, and this one was to go first."
+            rank = Check("rank", victim.rank, newcomer.rank, False)
+            self._life.evict(victim, Outcome.DISPLACED, now, rank, detail)
+        self._fill(newcomer.pool, now)  # an endpoint may have been kept free for one of them
 
     def _first_token_came(self, event: FirstTokenCame, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)

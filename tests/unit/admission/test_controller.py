@@ -1235,3 +1235,14 @@ def test_the_same_events_give_the_same_effects() -> None:
     first = run()
     assert first == run()
     assert 20 == len([effect for effect in first if isinstance(effect, Settle)])
+
+
+def test_what_is_refused_is_no_work_that_arrives(begin: Begin) -> None:
+    """Refusals do not lengthen the waits that are predicted: else they would bring about more of themselves."""
+    scenario = begin(pool_settings(max_inflight_requests=1, max_queue=1))
+    state = scenario.controller._pools["llama"].classes["standard"]
+    scenario.arrive_many([1, 2], 0.0)
+    before = state.arrivals.per_s(0.1)
+    effects = scenario.arrive_many(range(3, 30), 0.1)
+    assert {Outcome.QUEUE_FULL} == {outcome for _, outcome in turned_away(effects)}
+    assert state.arrivals.per_s(0.1) == before
