@@ -464,8 +464,8 @@ class Controller:
     def _unreachable(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         was_down = endpoint.state is EndpointState.DOWN
         endpoint.fail(now)
-        if not was_down and not endpoint.described:
-            pool.find_limits()
+        if not was_down and not endpoint.described and pool.find_limits():
+            self._life.cost_again(pool, now)
 
     def _check_absence(self, pool: Pool, now: float) -> None:
         """What is up may have changed. With nothing up waiters get a grace, once for each time that happens."""

@@ -2,12 +2,13 @@
 
 Waiters are looked at in their order of service (`queues`) and dispatched for as long as there is room. One that
 does not fit lets later ones pass, until it has used half of its wait budget: then the endpoint with the most room
-is kept free for it (`Pool.reserved`) until it fits, so that small requests cannot hold up a large one for ever. More
-important classes do not wait for it.
+is kept free for it (`Pool.reserved`) until it fits, so that small requests cannot hold up a large one for ever. That is
+done for the first that was passed over, or else for the oldest of a class. More important classes do not wait for it.
 
 At most `SKIPPED_MAX` that do not fit are passed over in their order; after them those with the smallest KV need are
-tried, since what hinders a request is nearly always its size. So an ending costs little however many wait, and
-nothing that fits is left waiting.
+tried, since what hinders a request is nearly always its size. So an ending costs little however many wait. The price:
+one that fits only because its answer is foreseen to be shorter than the smallest's, or its class may fill the cache
+further, or which stands behind all those that are tried, may wait until the next event.
 """
 
 from __future__ import annotations

@@ -1246,3 +1246,14 @@ def test_what_is_refused_is_no_work_that_arrives(begin: Begin) -> None:
     effects = scenario.arrive_many(range(3, 30), 0.1)
     assert {Outcome.QUEUE_FULL} == {outcome for _, outcome in turned_away(effects)}
     assert state.arrivals.per_s(0.1) == before
+
+
+def test_waiters_fit_the_engines_that_are_left(begin: Begin) -> None:
+    """When the only engine of unknown size cannot be reached, who waits is booked for the largest that can."""
+    scenario = begin(pool_settings(law=None))
+    scenario.tell(Described(A, replace(VLLM, kv_tokens=1000)), 0.0)
+    scenario.arrive(1, 0.0)
+    scenario.tell(EndpointsChanged("llama", (A, B)), 0.1)
+    assert [2] == held(scenario.arrive(2, 0.2, class_name="batch", prompt_tokens=3000))
+    scenario.tell(SampleMissed(B, unreachable=True), 0.3)
+    assert [(2, "a")] == dispatched(scenario.end(1, 1.0))
