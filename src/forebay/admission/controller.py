@@ -18,7 +18,7 @@ appeared: a request ended, a first token came, an engine was sampled or came bac
 from __future__ import annotations
 
 from math import inf
-from typing import assert_never
+from typing import Final, assert_never
 
 from forebay.admission import triage
 from forebay.admission.effects import Effect
@@ -59,9 +59,9 @@ from forebay.admission.views import pool_view
 from forebay.admission.watch import Watch
 
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
-_UP = EndpointState.UP
-_INTERRUPTED = Outcome.UPSTREAM_INTERRUPTED
-_QUEUE_FULL = Outcome.QUEUE_FULL
+_UP: Final = EndpointState.UP
+_INTERRUPTED: Final = Outcome.UPSTREAM_INTERRUPTED
+_QUEUE_FULL: Final = Outcome.QUEUE_FULL
 
 
 class Controller:
@@ -311,7 +311,7 @@ class Controller:
             self._unreachable(endpoint, ticket.pool, now)
         elif event.failure is not Failure.REFUSED:  # an engine that refuses works, and says so
             endpoint.doubt(now)
-        ticket.tried.add(endpoint.id)
+        ticket.tried |= {endpoint.id}
         if ticket.first_token_s is not None:
             # Something was relayed: a second attempt would say it twice.
             detail = f"The engine failed in mid-answer ({event.failure.value})."

@@ -13,8 +13,9 @@ which is the Past-Future test (Gong et al., ASPLOS 2025) with survival in place 
 the mean is far too cautious on heavy tails. The samples of one prompt count as ending together.
 
 `KvForecast` keeps the two sums on a grid of τ, so that a candidate is tested in one pass over the grid however many
-run. They are exact at each change of who runs; how far each one has come is marked by `advance` and taken in by
-`refresh`, which also adds everything up anew, so that rounding errors do not pile up.
+run. They are exact for all that run; how far each one has come is marked by `advance` and taken in by `refresh`, after
+which everything is added up anew, so that rounding errors do not pile up. The sums are brought up to date when somebody
+asks for them: where a bound that costs nothing says that all fits, most requests come and go without being added.
 
 What the grid and the buckets cost in accuracy: τ stands on half octaves, but the last point before a client's limit is
 moved to the last token under it, so that requests with a limit are counted at their full size; and of the tokens
@@ -50,6 +51,9 @@ REBUILT_EVERY: Final = 256
 CURVES_KEPT_S: Final = 5.0
 """Curves of laws that have been learned anew meanwhile are of no use any more; all are forgotten so often."""
 CURVES_MAX: Final = 4096
+LAWS_MAX: Final = 256
+"""A law takes some 10 KiB."""
+_GRID_END: Final = 16384.0
 ALMOST_NEVER: Final = 1e-6
 """A chance that does not count."""
 
@@ -112,6 +116,8 @@ class Curves:
             generated = generated >> shift << shift
         by_start = self._by_law.get(law)
         if by_start is None:
+            if len(self._by_law) >= LAWS_MAX:
+                self._forget()
             by_start = self._by_law[law] = {}
         found = by_start.get(generated)
         if found is None:
@@ -138,33 +144,53 @@ class Curves:
 
 
 class _Running:
-    """One request in the sums, with what was added for it."""
+    """One request, with what the sums hold for it."""
 
-    __slots__ = ("cap", "counted", "curve", "generated", "held", "law", "offsets", "prompt_tokens", "samples")
+    __slots__ = (
+        "alive",
+        "cap",
+        "counted",
+        "doubt",
+        "generated",
+        "held",
+        "law",
+        "most",
+        "offsets",
+        "prompt_tokens",
+        "samples",
+    )
 
-    def __init__(
-        self, prompt_tokens: int, samples: int, law: LengthLaw, cap: int, *, generated: int, curves: Curves
-    ) -> None:
-        self.prompt_tokens = prompt_tokens
+    def __init__(self, prompt_tokens: int, samples: int, law: LengthLaw, cap: int, generated: int) -> None:
+        self.prompt_tokens = float(prompt_tokens)
         self.samples = float(samples)
         self.law = law
         self.cap = cap
         self.generated = generated
         """The latest that is known."""
         self.counted = generated
-        """What the sums know."""
+        """What was known when it was last taken over."""
         self.held = 0.0
-        """KV tokens at `counted`."""
-        self.curve: Curve
-        self.offsets: tuple[float, ...]
-        self.count(curves)
+        """KV tokens then."""
+        self.most = 0.0
+        """What it adds to the peak is not above this."""
+        self.alive: tuple[float, ...] = ()
+        """As its `Curve`; empty while it is in no sum."""
+        self.doubt: tuple[float, ...] = ()
+        self.offsets: tuple[float, ...] = ()
+        self.take_over()
 
-    def count(self, curves: Curves) -> None:
-        """Take the latest progress over. What was added before must be out of the sums by now."""
+    def take_over(self) -> None:
+        """Go by the latest progress. What was added before must be out of the sums by now."""
         generated = self.counted = min(self.generated, self.cap)
         self.held = self.prompt_tokens + self.samples * generated
-        self.curve = curves.curve(self.law, generated)
-        self.offsets = curves.offsets(self.cap - generated)
+        self.most = WORST_SHARE * (self.held + self.samples * _last_offset(self.cap - generated))
+        self.alive = self.doubt = self.offsets = ()
+
+
+def _last_offset(left: int) -> float:
+    """The last point of the grid for an answer of which at most `left` tokens are to come."""
+    last = float(left - 1) if left > 1 else 0.0
+    return last if last < _GRID_END else _GRID_END
 
 
 class KvForecast:
@@ -175,25 +201,37 @@ class KvForecast:
         "_bound_is_peak",
         "_curves",
         "_due_s",
+        "_fresh",
+        "_is_old",
+        "_loose",
         "_mean",
         "_moved",
         "_removed",
         "_running",
         "_variance",
+        "held_tokens",
     )
 
     def __init__(self, curves: Curves | None = None) -> None:
         self._curves = Curves() if curves is None else curves
         self._running: dict[int, _Running] = {}
+        self._fresh: dict[int, _Running] = {}
+        """Those of them that the sums do not know yet."""
+        self._is_old = False
+        """The sums go by what was known before the last refresh."""
         self._mean = [0.0] * len(GRID)
         self._variance = [0.0] * len(GRID)
         self._bound = 0.0
-        """The peak is not above this."""
+        """The peak is not above this,"""
+        self._loose = 0.0
+        """nor above this: the most of each, added up."""
         self._bound_is_peak = True
         self._moved = False
         """Somebody advanced since the last refresh."""
         self._removed = 0
         self._due_s = 0.0
+        self.held_tokens = 0.0
+        """KV tokens held now."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -212,21 +250,30 @@ class KvForecast:
         """
         if key in self._running:
             invariant(False, f"ticket {key} is in the forecast already")
-        entry = _Running(prompt_tokens, samples, law, cap, generated=generated, curves=self._curves)
-        self._running[key] = entry
-        self._count(entry, 1.0)
-        self._bound += WORST_SHARE * (entry.held + entry.samples * entry.offsets[-1])
+        entry = _Running(prompt_tokens, samples, law, cap, generated)
+        self._running[key] = self._fresh[key] = entry
+        self.held_tokens += entry.held
+        self._loose += entry.most
+        self._bound += entry.most
         self._bound_is_peak = False
 
     def remove(self, key: int) -> None:
         """A request is over: what was added for it is taken out. KeyError if it is not there."""
-        entry = self._running.pop(key)
-        self._removed += 1
-        if self._removed >= REBUILT_EVERY or not self._running:
-            self._add_up()
+        entry = self._running[key]
+        del self._running[key]
+        if not self._running:
+            self._empty()
             return
-        self._count(entry, -1.0)
+        self.held_tokens -= entry.held
+        self._loose -= entry.most
         self._bound_is_peak = False
+        if key in self._fresh:
+            del self._fresh[key]
+        elif not self._is_old:
+            self._count(entry, -1.0)
+            self._removed += 1
+            if self._removed >= REBUILT_EVERY:
+                self._is_old = True
 
     def advance(self, key: int, generated: int) -> None:
         """So many output tokens of one answer have come by now. KeyError if it is not there."""
@@ -237,27 +284,29 @@ class KvForecast:
         """Take the progress in, at most every `REFRESH_S`: to be called with each batch of progress.
 
         Returns:
-            True if the forecast was worked out anew.
+            True if the forecast goes by it from now on.
         """
         if not self._moved or now < self._due_s:
             return False
         self._due_s = now + REFRESH_S
         self._moved = False
-        curves = self._curves
-        curves.expire(now)
+        self._curves.expire(now)
+        held, loose = 0.0, 0.0
         for entry in self._running.values():
             if entry.generated != entry.counted:
-                entry.count(curves)
-        self._add_up()
+                entry.take_over()
+            held += entry.held
+            loose += entry.most
+        self.held_tokens, self._loose = held, loose
+        self._is_old = True
+        # Who has come further than was expected of it may hold more than was.
+        self._bound = loose
+        self._bound_is_peak = False
         return True
-
-    @property
-    def held_tokens(self) -> float:
-        """KV tokens held now."""
-        return self._mean[0]
 
     def points(self) -> list[tuple[float, float, float]]:
         """(steps from now, expected KV tokens, their standard deviation) over the grid: for dumps and tests."""
+        self._bring_up_to_date()
         return [
             (offset, self._mean[index], sqrt(max(self._variance[index], 0.0)))
             for index, offset in enumerate(GRID)
@@ -266,12 +315,14 @@ class KvForecast:
     def peak(self) -> float:
         """The most KV tokens that what runs will hold: max over τ of mean + z·σ."""
         if not self._bound_is_peak:
+            self._bring_up_to_date()
             self._bound = self._alone_from(0)
             self._bound_is_peak = True
         return self._bound
 
     def peak_with(self, prompt_tokens: int, samples: int, law: LengthLaw, cap: int) -> float:
         """The same with one more request (see `add`) that starts now."""
+        self._bring_up_to_date()
         peak = 0.0
         answers = float(samples)
         prompt = float(prompt_tokens)
@@ -293,10 +344,11 @@ class KvForecast:
         """True if `peak_with` the same request is at most `limit_tokens`; stops at the first point above it."""
         answers = float(samples)
         prompt = float(prompt_tokens)
-        offsets = self._curves.offsets(cap)
-        if self._bound + WORST_SHARE * (prompt + answers * offsets[-1]) <= limit_tokens:
+        left_tokens = limit_tokens - WORST_SHARE * (prompt + answers * _last_offset(cap))
+        if self._loose <= left_tokens or self._bound <= left_tokens:
             return True
-        curve = self._curves.curve(law, 0)
+        self._bring_up_to_date()
+        curve, offsets = self._curves.curve(law, 0), self._curves.offsets(cap)
         for offset, alive, doubt, mean, variance in zip(
             offsets, curve.alive, curve.doubt, self._mean, self._variance, strict=False
         ):
@@ -318,22 +370,46 @@ class KvForecast:
                 peak = high
         return peak
 
+    def _bring_up_to_date(self) -> None:
+        """Add up what the sums do not know yet."""
+        if self._is_old:
+            self._clear_sums()
+            for entry in self._running.values():
+                self._join(entry)
+        elif self._fresh:
+            for entry in self._fresh.values():
+                self._join(entry)
+            self._fresh.clear()
+
+    def _join(self, entry: _Running) -> None:
+        """Add a request to both sums."""
+        if not entry.alive:
+            curve = self._curves.curve(entry.law, entry.counted)
+            entry.alive, entry.doubt = curve.alive, curve.doubt
+            entry.offsets = self._curves.offsets(entry.cap - entry.counted)
+        self._count(entry, 1.0)
+
     def _count(self, entry: _Running, times: float) -> None:
-        """Add a request to both sums, or with `times` −1 take exactly that out again."""
+        """Add what `_join` found to both sums, or with `times` −1 take exactly that out again."""
         mean, variance = self._mean, self._variance
         held, samples = entry.held, entry.samples
-        offsets, alive, doubt = entry.offsets, entry.curve.alive, entry.curve.doubt
+        offsets, alive, doubt = entry.offsets, entry.alive, entry.doubt
         for index in range(min(len(offsets), len(alive))):
             kv = times * (held + samples * offsets[index])
             mean[index] += kv * alive[index]
             variance[index] += times * kv * kv * doubt[index]
 
-    def _add_up(self) -> None:
+    def _clear_sums(self) -> None:
         """Both sums from nothing, which leaves no rounding error of earlier removals."""
         self._removed = 0
+        self._fresh.clear()
+        self._is_old = False
         self._mean = [0.0] * len(GRID)
         self._variance = [0.0] * len(GRID)
-        for entry in self._running.values():
-            self._count(entry, 1.0)
-        self._bound = self._alone_from(0)
+
+    def _empty(self) -> None:
+        """The last one has gone."""
+        self.held_tokens = self._loose = self._bound = 0.0
         self._bound_is_peak = True
+        self._fresh.clear()
+        self._is_old = True

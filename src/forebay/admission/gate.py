@@ -24,7 +24,7 @@ from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import Forecast
 
-PASSED = "passed"
+PASSED: Final = "passed"
 PREDICTED_WAIT: Final = "predicted_wait"
 HOPELESS: Final = "deadline_hopeless"
 POOL_BOUNDS: Final = ("pool_gpu_seconds", "waiting_bytes", "pool_queue_requests")
@@ -218,4 +218,4 @@ def wait_budget_s(ticket: Ticket, now: float) -> float:
 
 
 def _gpu_s(pool: Pool, work_us: float | None) -> float | None:
-    return None if work_us is None else pool.settings.to_gpu_s(round(work_us))
+    return None if work_us is None else pool.settings.to_gpu_s(int(work_us))

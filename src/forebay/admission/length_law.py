@@ -26,6 +26,26 @@ BINS: Final = len(KNOTS) - 1
 _WIDTHS: Final[tuple[int, ...]] = (*(KNOTS[i + 1] - KNOTS[i] for i in range(BINS)), 1)
 """One more than there are bins, as in the tables of a law: a limit beyond the last border needs no case of its own."""
 
+
+def _weights() -> tuple[tuple[float, ...], ...]:
+    """What S at the upper and the lower border of each bin adds to both sums: see the head of this module."""
+    upper, lower, upper_square, lower_square = [], [], [], []
+    for i in range(BINS):
+        start, width = KNOTS[i], KNOTS[i + 1] - KNOTS[i]
+        more, less = (width + 1) / 2, (width - 1) / 2
+        pairs, share = width * (width - 1), (2 * width - 1) / (3 * width)
+        upper.append(more)
+        lower.append(less)
+        upper_square.append((2 * start + 1) * more + pairs * (1 - share))
+        lower_square.append((2 * start + 1) * less + pairs * share)
+    return tuple(upper), tuple(lower), tuple(upper_square), tuple(lower_square)
+
+
+_UPPER: Final[tuple[float, ...]] = _weights()[0]
+_LOWER: Final[tuple[float, ...]] = _weights()[1]
+_UPPER_SQUARE: Final[tuple[float, ...]] = _weights()[2]
+_LOWER_SQUARE: Final[tuple[float, ...]] = _weights()[3]
+
 PRIOR_OUTPUT_TOKENS: Final = 256
 """Expected answer before any was seen."""
 PRIOR_WEIGHT: Final = 10.0
@@ -52,16 +72,14 @@ class LengthLaw:
             evidence: answers that the law rests on, those counted that stand for the law it was backed off to.
         """
         mean, square, mean_sums, square_sums = 0.0, 0.0, [0.0], [0.0]
+        upper = survival[0]
         for i in range(BINS):
-            width, upper, lower = _WIDTHS[i], survival[i], survival[i + 1]
-            part = ((upper + lower) * width + upper - lower) / 2
-            mean += part
-            pairs = width * (width - 1)
-            square += (2 * KNOTS[i] + 1) * part + pairs * (
-                upper - (upper - lower) * (2 * width - 1) / (3 * width)
-            )
+            lower = survival[i + 1]
+            mean += _UPPER[i] * upper + _LOWER[i] * lower
+            square += _UPPER_SQUARE[i] * upper + _LOWER_SQUARE[i] * lower
             mean_sums.append(mean)
             square_sums.append(square)
+            upper = lower
         known = BINS
         while known > 1 and (survival[known - 1] <= 0 or evidence * at_risk[known - 1] < 1):
             known -= 1

@@ -79,7 +79,7 @@ class PromptRatio:
 
     def estimate(self, prompt_bytes: int) -> int:
         """Expected prompt tokens, at least 1."""
-        return round(prompt_bytes / (self._bytes / self._tokens)) or 1
+        return int(prompt_bytes / (self._bytes / self._tokens) + 0.5) or 1
 
     def at_least(self, prompt_bytes: int) -> int:
         """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
@@ -119,10 +119,10 @@ class _Level:
         """Answers before the first law."""
 
 
-_POOL: Final = _Level(1600.0, 256, PRIOR_WEIGHT, 0.0)
-_CLASS: Final = _Level(800.0, 128, BACKOFF, 0.0)
-_TENANT: Final = _Level(400.0, 64, BACKOFF, _OWN_FROM)
-_PROMPT_SIZE: Final = _Level(200.0, 64, BACKOFF, _OWN_FROM)
+_POOL: Final = _Level(1600.0, 512, PRIOR_WEIGHT, 0.0)
+_CLASS: Final = _Level(800.0, 256, BACKOFF, 0.0)
+_TENANT: Final = _Level(400.0, 128, BACKOFF, _OWN_FROM)
+_PROMPT_SIZE: Final = _Level(200.0, 96, BACKOFF, _OWN_FROM)
 
 
 class _Key:
@@ -198,7 +198,7 @@ class _Key:
             self._made_from = above
             self._changed = False
         # The fewer answers there are, the more the next one moves the law.
-        pause = int(level.own_from + answers / 4)
+        pause = int(level.own_from + answers / 2)
         self.left = pause if pause < level.every else level.every
         return self.law
 

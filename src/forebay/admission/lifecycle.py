@@ -11,6 +11,8 @@ which move to make: that is the controller's part.
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.admission import cost
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
@@ -24,8 +26,8 @@ from forebay.admission.pools import Pool
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
 
-LONGEST_LINGER_S = 600.0
-_COMPLETED = Outcome.COMPLETED
+LONGEST_LINGER_S: Final = 600.0
+_COMPLETED: Final = Outcome.COMPLETED
 
 
 class Lifecycle:
@@ -340,7 +342,8 @@ class Lifecycle:
         output_tokens: int = 0,
     ) -> None:
         demand, settings = ticket.demand, ticket.settings
-        self.tickets.pop(demand.ticket, None)
+        if demand.ticket in self.tickets:
+            del self.tickets[demand.ticket]
         to_gpu_s = ticket.pool.settings.to_gpu_s
         duration_s = now - ticket.arrived_s
         ttft_s = None if ticket.first_token_s is None else ticket.first_token_s - ticket.arrived_s

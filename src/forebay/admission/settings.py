@@ -170,7 +170,7 @@ class PoolSettings:
 
     def to_work_us(self, gpu_s: float) -> int:
         """GPU-seconds to integer micro-endpoint-seconds."""
-        return round(gpu_s / self.gpus * MICRO)
+        return int(gpu_s / self.gpus * MICRO + 0.5)
 
     def to_gpu_s(self, work_us: int) -> float:
         """Integer micro-endpoint-seconds to GPU-seconds."""

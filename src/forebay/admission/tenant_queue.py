@@ -15,7 +15,9 @@ from forebay.admission.settings import Order
 from forebay.admission.waiter import Waiter
 
 _FRONT: Final = float("-inf")
-_SJF, _FIFO, _EDF = Order
+_SJF: Final = Order.SJF
+_FIFO: Final = Order.FIFO
+_EDF: Final = Order.EDF
 
 
 class KeyRule:

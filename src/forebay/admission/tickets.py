@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.admission.feasibility import Entry
 from forebay.admission.ledger import Booking
@@ -27,8 +27,12 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-NEW, WAITING, RUNNING, ENDED = Phase
+NEW: Final = Phase.NEW
+WAITING: Final = Phase.WAITING
+RUNNING: Final = Phase.RUNNING
+ENDED: Final = Phase.ENDED
 """The same as plain names: up to Python 3.11, looking a member up in its enum costs as much as a call."""
+_NONE: Final[frozenset[EndpointId]] = frozenset()
 
 
 class Ticket(Waiter):
@@ -114,7 +118,7 @@ class Ticket(Waiter):
         self.credited_us = 0
         """Part of the work already credited to the endpoint's speed."""
         self.attempts = 0
-        self.tried: set[EndpointId] = set()
+        self.tried: frozenset[EndpointId] = _NONE
         """Endpoints that failed it. Only ever asked for membership, never iterated."""
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import DrainingBooking
@@ -24,7 +24,7 @@ from forebay.admission.silence import STALLED_AFTER_S, silence_limit_s, silent_s
 from forebay.admission.tickets import Phase, Ticket
 from forebay.admission.timers import Timers
 
-MAY_STALL = (EndpointState.STARTING, EndpointState.UP)
+MAY_STALL: Final = (EndpointState.STARTING, EndpointState.UP)
 """States in which silence changes something; the others give no new work already."""
 
 
@@ -136,7 +136,7 @@ class Watch:
                 continue
             others = any(e.is_up and e.id not in ticket.tried for e in ticket.pool.endpoints.values())
             if others and ticket.attempts < self._life.settings.max_attempts:
-                ticket.tried.add(endpoint.id)
+                ticket.tried |= {endpoint.id}
                 self._place_again(ticket, now, "The engine stalled.", unreached=False, engine_goes_on=True)
 
     def try_again(self, endpoint: Endpoint) -> None:

@@ -78,8 +78,12 @@ class _Phase(Enum):
     PLAIN = "relaying another answer"
 
 
-_HEAD, _REFUSED, _HELD_STREAM = _Phase.HEAD, _Phase.REFUSED, _Phase.HELD_STREAM
-_HELD_PLAIN, _STREAM, _PLAIN = _Phase.HELD_PLAIN, _Phase.STREAM, _Phase.PLAIN
+_HEAD: Final = _Phase.HEAD
+_REFUSED: Final = _Phase.REFUSED
+_HELD_STREAM: Final = _Phase.HELD_STREAM
+_HELD_PLAIN: Final = _Phase.HELD_PLAIN
+_STREAM: Final = _Phase.STREAM
+_PLAIN: Final = _Phase.PLAIN
 
 
 class Attempt:

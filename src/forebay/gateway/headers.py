@@ -26,8 +26,17 @@ _UNSAFE: Final = bytes(code for code in range(256) if code not in _SAFE)
 STAINLESS_SHARE: Final = 0.95
 """Part of an SDK's own timeout that is used: the rest is for the way there and back."""
 
-_DROP, _CONNECTION, _CLASS, _OBJECTIVE, _DEADLINE, _SDK_TIMEOUT, _ENVOY_TIMEOUT = range(7)
-_SESSION, _RETRY, _EXPLAIN, _REQUEST_ID = range(7, 11)
+_DROP: Final = 0
+_CONNECTION: Final = 1
+_CLASS: Final = 2
+_OBJECTIVE: Final = 3
+_DEADLINE: Final = 4
+_SDK_TIMEOUT: Final = 5
+_ENVOY_TIMEOUT: Final = 6
+_SESSION: Final = 7
+_RETRY: Final = 8
+_EXPLAIN: Final = 9
+_REQUEST_ID: Final = 10
 
 _KNOWN: Final = {
     b"connection": _CONNECTION,

@@ -77,7 +77,11 @@ class _Stage(Enum):
     OVER = "over"
 
 
-_READING, _WAITING, _RUNNING, _RELAYING, _OVER = _Stage
+_READING: Final = _Stage.READING
+_WAITING: Final = _Stage.WAITING
+_RUNNING: Final = _Stage.RUNNING
+_RELAYING: Final = _Stage.RELAYING
+_OVER: Final = _Stage.OVER
 _NO_TICKET: Final = TicketId(0)
 _NOT_WAITED: Final = (b"x-queue-time", b"0.000")
 _NOT_WAITED_LINES: Final = b"x-forebay-id: %b\r\nx-request-id: %b\r\nx-queue-time: 0.000\r\n"

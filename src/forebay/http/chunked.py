@@ -22,7 +22,10 @@ OVERHEAD_BYTES: Final = 65536
 _PLAIN_LINE_BYTES: Final = 16
 _SIZE_DIGITS: Final = 12
 
-_SIZE, _DATA, _DATA_END, _TRAILER = range(4)
+_SIZE: Final = 0
+_DATA: Final = 1
+_DATA_END: Final = 2
+_TRAILER: Final = 3
 
 
 class BadChunk(Exception):

@@ -41,7 +41,13 @@ _HEAD_END: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CODES: Final = {408: "request_timeout", 431: "head_too_large"}
 
-_HEAD, _HELD, _BODY, _DRAIN, _LINGER, _CLOSING, _CLOSED = range(7)
+_HEAD: Final = 0
+_HELD: Final = 1
+_BODY: Final = 2
+_DRAIN: Final = 3
+_LINGER: Final = 4
+_CLOSING: Final = 5
+_CLOSED: Final = 6
 """The states of the table above. Plain integers: an enum member costs an attribute lookup at each use."""
 
 # Stands in before `connection_made`, so that no method has to ask.

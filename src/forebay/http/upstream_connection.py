@@ -29,7 +29,12 @@ _JOINED_BYTES: Final = 16384
 _INTERIM_MAX: Final = 16
 """Most 1xx answers before a final one: an engine that sends them for ever is not answering."""
 
-_IDLE, _HEAD, _LENGTH, _CHUNKED, _TO_END, _DEAD = range(6)
+_IDLE: Final = 0
+_HEAD: Final = 1
+_LENGTH: Final = 2
+_CHUNKED: Final = 3
+_TO_END: Final = 4
+_DEAD: Final = 5
 """What the next byte is: unasked for, part of a head, part of a body framed in one of three ways, or nothing."""
 
 

@@ -1,4 +1,4 @@
-"""A histogram that costs one bisection per observation, turned into cumulative buckets only when it is read.
+"""A histogram that costs a few comparisons per observation, turned into cumulative buckets only when it is read.
 
 prometheus_client's own takes a lock and several calls per observation, which is more than the rest of the
 bookkeeping for a request. Not thread-safe: everything that observes runs on the event loop.
@@ -6,7 +6,6 @@ bookkeeping for a request. Not thread-safe: everything that observes runs on the
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 __all__ = ["Histogram"]
@@ -24,7 +23,12 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self._counts[bisect_left(self.bounds, value)] += 1
+        bucket = 0
+        for bound in self.bounds:  # most values are small, and a bisection is a call with boxed numbers
+            if value <= bound:
+                break
+            bucket += 1
+        self._counts[bucket] += 1
         self.total += value
 
     @property

@@ -79,9 +79,12 @@ class Delivery:
 
     def _one(self, effect: Effect) -> None:
         if type(effect) is Settle:
-            listener = self._listeners.pop(effect.settlement.ticket, None)
-            if listener is not None and listener.request_id is not None:
-                self._remember(effect.settlement.ticket, listener.request_id)
+            settled = effect.settlement.ticket
+            listener = self._listeners.get(settled)
+            if listener is not None:
+                del self._listeners[settled]
+                if listener.request_id is not None:
+                    self._remember(settled, listener.request_id)
             if self._held:
                 # Its client has left: nobody was told anything that would have ended the wait.
                 self._held.pop(effect.settlement.ticket, None)

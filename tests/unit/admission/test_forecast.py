@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from forebay.admission.errors import InvariantError
-from forebay.admission.forecast import CURVES_MAX, GRID, REBUILT_EVERY, Curve, Curves, KvForecast
+from forebay.admission.forecast import CURVES_MAX, GRID, LAWS_MAX, REBUILT_EVERY, Curve, Curves, KvForecast
 from forebay.admission.length_law import BINS, KNOTS, PRIOR, LengthLaw
 
 
@@ -248,6 +248,8 @@ def test_curves_may_be_shared_and_are_bounded() -> None:
     first, second = KvForecast(curves), KvForecast(curves)
     first.add(1, 100, 1, PRIOR, 500)
     second.add(1, 100, 1, PRIOR, 500)
+    assert 0 == len(curves)  # nobody has asked yet
+    assert first.peak() == second.peak() > 100
     assert 1 == len(curves)
     curves.expire(100.0)
     assert 0 == len(curves)
@@ -261,3 +263,30 @@ def test_curves_may_be_shared_and_are_bounded() -> None:
             curves.curve(law, generated)
             assert len(curves) <= CURVES_MAX
     assert Curve(PRIOR, 320).alive == curves.curve(PRIOR, 330).alive
+
+
+def test_curves_of_few_laws_are_kept() -> None:
+    """A law is large, and where nothing is streamed nothing is ever expired."""
+    curves = Curves()
+    for number in range(3 * LAWS_MAX):
+        curves.curve(law_of(lambda tokens: 1.0), 0)
+        assert len(curves) <= min(number + 1, LAWS_MAX)
+
+
+def test_who_comes_and_goes_unasked_leaves_nothing() -> None:
+    """The sums are brought up to date only for those who ask, and then hold exactly those who run."""
+    lazy, asked = KvForecast(), KvForecast()
+    for forecast in (lazy, asked):
+        for key in range(50):
+            forecast.add(key, 100 + key, 1, PRIOR, 400)
+            if forecast is asked:
+                forecast.peak()
+            if key >= 10:
+                forecast.remove(key - 10)
+    assert asked.peak() == pytest.approx(lazy.peak())
+    assert sum(100 + key for key in range(40, 50)) == lazy.held_tokens == asked.held_tokens
+    for forecast in (lazy, asked):
+        for key in range(40, 50):
+            forecast.remove(key)
+        assert (0.0, 0.0) == (forecast.peak(), forecast.held_tokens)
+        assert all(mean == 0.0 == spread for _, mean, spread in forecast.points())

@@ -154,7 +154,7 @@ def test_endpoints_that_failed_this_request_are_passed_over() -> None:
     site = two()
     site.running(1, "b")
     ticket = site.ticket(2)
-    ticket.tried.add(site.endpoint("a").id)
+    ticket.tried |= {site.endpoint("a").id}
     assert site.endpoint("b") is place(ticket, site.pool.endpoints.values(), 0.0)
 
 
