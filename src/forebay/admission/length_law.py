@@ -23,6 +23,8 @@ KNOTS: Final[tuple[int, ...]] = (0, 1, *dict.fromkeys(round(2 ** (k / 4)) for k 
 """Borders of the bins in tokens: bin i holds the lengths above KNOTS[i] up to KNOTS[i + 1]. A bin is 19 % wide; the
 last takes everything above 262,144."""
 BINS: Final = len(KNOTS) - 1
+_TABLED: Final = 4096
+_BIN_OF: Final[tuple[int, ...]] = tuple(bisect_right(KNOTS, tokens) - 1 for tokens in range(_TABLED))
 _WIDTHS: Final[tuple[int, ...]] = (*(KNOTS[i + 1] - KNOTS[i] for i in range(BINS)), 1)
 """One more than there are bins, as in the tables of a law: a limit beyond the last border needs no case of its own."""
 
@@ -55,6 +57,11 @@ _PRIOR_SCALE_TOKENS: Final = 253.64
 _PRIOR_BODY: Final = 8.0
 """Scales after which the prior's tail begins, where one in 3000 is left: as S falls with 1/x² from there on, whoever
 is in it is expected to go on for as long again. It makes no length impossible, and hardly shows in the moments."""
+
+
+def bin_from(tokens: int) -> int:
+    """The bin whose lower border is the last that is not above `tokens` (at least 0)."""
+    return _BIN_OF[tokens] if tokens < _TABLED else bisect_right(KNOTS, tokens) - 1
 
 
 class LengthLaw:
@@ -118,7 +125,7 @@ class LengthLaw:
         """E[min(L, cap)] and E[min(L, cap)²] at the price of one."""
         if cap <= 1:
             return 1.0, 1.0
-        i = bisect_right(KNOTS, cap) - 1
+        i = bin_from(cap)
         lower = KNOTS[i]
         here = self._survival[i]
         count = cap - lower

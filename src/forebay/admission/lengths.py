@@ -19,11 +19,10 @@ comes after it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final
 
-from forebay.admission.length_law import BINS, KNOTS, PRIOR, PRIOR_WEIGHT, LengthLaw, learned_law
+from forebay.admission.length_law import BINS, KNOTS, PRIOR, PRIOR_WEIGHT, LengthLaw, bin_from, learned_law
 
 PRIOR_BYTES_PER_TOKEN: Final = 4.0
 """English text with present vocabularies."""
@@ -51,7 +50,6 @@ _OWN_FROM: Final = 8.0
 _RESCALE_AT: Final = 1e12
 _LARGEST: Final = 1e12
 """No number in a state file is larger."""
-_ENDS: Final[tuple[int, ...]] = KNOTS[1:]
 
 
 class PromptRatio:
@@ -257,7 +255,7 @@ class OutputLengths:
             output_tokens = 1
         if output_tokens >= KNOTS[BINS]:
             output_tokens = KNOTS[BINS] - 1
-        index = bisect_left(_ENDS, output_tokens)
+        index = bin_from(output_tokens - 1)
         seen = (output_tokens - KNOTS[index]) / (KNOTS[index + 1] - KNOTS[index]) if censored else 1.0
         key: _Key | None = self._key_of(class_name, tenant, prompt_tokens.bit_length())
         while key is not None:

@@ -109,7 +109,7 @@ class ChunkedDecoder:
         if not line.endswith(b"\r"):
             raise BadChunk("a line of the chunked coding does not end with CRLF")
         line = line[:-1]
-        if b"\r" in line or b"\0" in line or len(line) > LINE_BYTES:
+        if line.find(b"\r") >= 0 or line.find(b"\0") >= 0 or len(line) > LINE_BYTES:
             raise BadChunk("a line of the chunked coding holds CR or NUL, or is too long")
         return line, end + 1
 
@@ -142,7 +142,7 @@ class ChunkedDecoder:
 def _size_of(digits: bytes) -> int | None:
     """The value of a chunk size; None if it is not 1 to 12 hexadecimal digits and nothing else."""
     # int() also takes "0x", signs, blanks and underscores: isalnum() and the search for x shut those out.
-    if len(digits) > _SIZE_DIGITS or not digits.isalnum() or b"x" in digits or b"X" in digits:
+    if len(digits) > _SIZE_DIGITS or not digits.isalnum() or digits.find(b"x") >= 0 or digits.find(b"X") >= 0:
         return None
     try:
         return int(digits, 16)

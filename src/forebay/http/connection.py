@@ -14,10 +14,9 @@ States, and what a byte from the client means in each:
     CLOSING  nothing more is read; what is unsent goes out
     CLOSED   gone
 
-Reading stays on in every state but CLOSING, so that a client that leaves is noticed while its request waits;
-it pauses only while `read_ahead_bytes` are exceeded. Time is the server's sweep (`on_sweep`): no timer per
-connection. Never interprets a request, never makes an answer of its own except to broken or slow heads,
-whose body the handler shapes.
+Reading stays on in every state but CLOSING, so that a client that leaves is noticed while its request waits; it
+pauses only while `read_ahead_bytes` are exceeded. Time is the server's sweep (`on_sweep`): no timer per connection.
+Never interprets a request, never answers by itself except to broken or slow heads, whose body the handler shapes.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ _CLOSING: Final = 5
 _CLOSED: Final = 6
 """The states of the table above. Plain integers: an enum member costs an attribute lookup at each use."""
 
-# Stands in before `connection_made`, so that no method has to ask.
-_NO_TRANSPORT: Final = asyncio.Transport()
+_NO_TRANSPORT: Final = asyncio.Transport()  # stands in before `connection_made`, so that no method has to ask
 
 
 class ServerConnection(asyncio.Protocol):
@@ -471,11 +469,8 @@ class ServerConnection(asyncio.Protocol):
             exchange.on_drain_change(paused)
 
     def _hang_up(self) -> None:
-        """Closes after what is unsent.
-
-        If the client may still be sending, our side is closed first and its bytes are dropped for a while:
-        closing with unread input makes the kernel send a reset, which can overtake the answer.
-        """
+        # If the client may still be sending, our side is closed first and its bytes are dropped for a while: closing
+        # with unread input makes the kernel send a reset, which can overtake the answer.
         if self._state == _HELD and self._body is None and not self._input:
             self._close()
             return

@@ -113,9 +113,10 @@ def parse_request_head(data: bytes, fields_max: int) -> RequestHead:
     method: bytes = parser.get_method()
     target = fields.target
     line = b"%b %b HTTP/1." % (method, target)
-    if data.startswith(line + b"1\r\n"):
+    start = data[: len(line) + 3]
+    if start == line + b"1\r\n":
         http_minor = 1
-    elif data.startswith(line + b"0\r\n"):
+    elif start == line + b"0\r\n":
         http_minor = 0
     else:
         raise HeadRefused("the request line is not 'METHOD target HTTP/1.1'")
@@ -213,7 +214,9 @@ def _refuse(error: httptools.HttpParserError, fields: _Collector) -> None:
 
 def _split_target(method: bytes, target: bytes) -> tuple[str, bytes]:
     """Path and query of a target in origin, absolute or asterisk form."""
-    if b"#" in target or method == b"CONNECT":
+    if (
+        target.find(b"#") >= 0 or method == b"CONNECT"
+    ):  # `in` first tries bytes as a number, ten times as dear
         raise HeadRefused("CONNECT and targets with a fragment are not served")
     if target.startswith(b"/"):
         rest = target

@@ -200,7 +200,7 @@ def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """
     lines = [b"%b: %b\r\n" % field for field in headers]
     block = b"".join(lines)
-    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or b"\0" in block:
+    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or block.find(b"\0") >= 0:
         raise ValueError("a header name or value holds a line break or NUL; remove it before sending")
     return block
 

@@ -52,12 +52,18 @@ class RepeatedHead(Generic[Head]):
     def find(self, data: bytes) -> Head | None:
         """The head at the start of `data`, if it is the last one again."""
         head = self._head
-        if head is None or not data.startswith(self._before):
+        if head is None:
             return None
-        start = len(self._before)
+        # Slices, since `startswith` costs a call with boxed arguments.
+        before, after = self._before, self._after
+        start = len(before)
+        if data[:start] != before:
+            return None
         end = data.find(b"\r", start, start + LENGTH_DIGITS + 1)
         digits = data[start:end]
-        if end < 0 or not digits.isdigit() or not data.startswith(self._after, end):
+        if end < 0 or data[end : end + len(after)] != after:
+            return None
+        if digits != self._digits and not digits.isdigit():
             return None
         self._vain = 0
         if digits != self._digits:

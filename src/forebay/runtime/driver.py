@@ -80,16 +80,17 @@ class Driver:
 
     def feed(self, event: Event) -> None:
         """Something happened. Effects are carried out before this returns, unless some are being carried out."""
-        self._pending.append(event)
-        if not self._handling:
-            self._run_pending()
+        if self._handling:
+            self._pending.append(event)
+        else:
+            self._run(event)
 
     def reconfigure(self, settings: Settings) -> None:
         """Replace the core's settings. Raises: ConfigRefused, before anything was changed."""
         effects = self._controller.reconfigure(settings, self._read_clock())
         self._handling = True
         self.delivery.carry_out(effects)
-        self._run_pending()
+        self._run()
 
     def snapshot(self) -> Snapshot | None:
         """The core as it is; None once it has failed."""
@@ -117,9 +118,12 @@ class Driver:
             self._timer.cancel()
             self._timer = None
 
-    def _run_pending(self) -> None:
+    def _run(self, event: Event | None = None) -> None:
+        """Handle this event, and what is fed meanwhile."""
         self._handling = True
         try:
+            if event is not None:
+                self._handle(event)
             while self._pending:
                 self._handle(self._pending.popleft())
         finally:
@@ -183,7 +187,7 @@ class Driver:
             self._fail(error)
         else:
             self.delivery.carry_out(effects)
-        self._run_pending()
+        self._run()
 
     def _arm(self) -> None:
         """One timer. It is moved only to an earlier time: most deadlines recede, and waking early costs less."""
