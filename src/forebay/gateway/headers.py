@@ -10,7 +10,6 @@ compress as it likes. `expect` is dropped since the body is sent at once.
 from __future__ import annotations
 
 import math
-import re
 import string
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +22,6 @@ __all__ = ["Claims", "answer_headers", "claims_of", "read_claims", "safe_id"]
 ID_LENGTH: Final = 128
 _SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
 _UNSAFE: Final = bytes(code for code in range(256) if code not in _SAFE)
-_SAFE_ID: Final = re.compile(b"[%b]*" % re.escape(_SAFE))
 
 STAINLESS_SHARE: Final = 0.95
 """Part of an SDK's own timeout that is used: the rest is for the way there and back."""
@@ -129,7 +127,7 @@ def read_claims(headers: Headers, classes: tuple[str, ...]) -> Claims:
 
 def safe_id(value: bytes) -> bytes:
     """At most 128 characters of a value, and only those that are harmless in logs, headers and labels."""
-    if len(value) <= ID_LENGTH and _SAFE_ID.fullmatch(value):  # as nearly all are
+    if len(value) <= ID_LENGTH and value.replace(b"-", b"").isalnum():  # as nearly all are
         return value
     return value[:ID_LENGTH].translate(None, _UNSAFE)
 

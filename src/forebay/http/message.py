@@ -122,8 +122,8 @@ class RequestHead:
     """What the owner made of the fields. The next request on the connection has it too if its head differs only
     in Content-Length, so nothing that depends on the length or on the time belongs here."""
 
-    def with_length(self, headers: Headers, content_length: int) -> RequestHead:
-        """The same head but for Content-Length, in `headers` as well."""
+    def with_length(self, headers: Headers, content_length: int | None) -> RequestHead:
+        """The same head but for its fields, of which Content-Length is one."""
         return RequestHead(
             self.method,
             self.target,
@@ -158,8 +158,8 @@ class ResponseHead:
     digest: object = None
     """As in `RequestHead`, for the engine's next answer."""
 
-    def with_length(self, headers: Headers, content_length: int) -> ResponseHead:
-        """The same head but for Content-Length, in `headers` as well."""
+    def with_length(self, headers: Headers, content_length: int | None) -> ResponseHead:
+        """The same head but for its fields, of which Content-Length is one."""
         return ResponseHead(
             self.status, self.reason, headers, self.keep_alive, content_length, self.chunked, self.digest
         )
