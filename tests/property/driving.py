@@ -27,6 +27,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.filling import SKIPPED_MAX, SMALL_SKIPPED_MAX
 from forebay.admission.gate import PREDICTED_WAIT
+from forebay.admission.holding import what_holds_at
 from forebay.admission.ledger import Account
 from forebay.admission.model import DecisionRecord, Demand, EndpointId, Settlement, TicketId
 from forebay.admission.outcomes import Outcome
@@ -334,6 +335,7 @@ def audit(bench: Bench) -> None:
         for endpoint in pool.endpoints.values():
             _audit_endpoint(endpoint, [ticket for ticket in running if ticket.endpoint is endpoint])
         _audit_reservation(pool, waiting, bench)
+        _audit_reasons(pool, waiting, bench)
         _audit_work_conservation(pool, waiting, bench)
 
 
@@ -402,6 +404,17 @@ def _audit_endpoint(endpoint: Endpoint, running: list[Ticket]) -> None:
     assert endpoint.books.draining.work_us == sum(booking.work_us for booking in draining)
     assert endpoint.books.draining.kv_tokens == sum(booking.kv_tokens for booking in draining)
     assert (endpoint.idle_since_s is None) == bool(running)
+
+
+def _audit_reasons(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
+    """What a record says of why somebody waits is what the gate says, and its numbers show it."""
+    for ticket in waiting[:5]:
+        for endpoint in pool.endpoints.values():
+            reason = what_holds_at(ticket, endpoint, bench.now)
+            assert (reason is None) == endpoint.has_room(ticket, bench.now), f"{reason} of {endpoint.state}"
+            if reason is not None and reason.name != "kv_forecast":
+                assert reason.limit is not None
+                assert reason.value > reason.limit or reason.name == "prefill_pacing"
 
 
 def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:

@@ -5,6 +5,8 @@ nothing is booked here:
 
     endpoints → size → (room now?) → predicted wait → pool's GPU-seconds → bytes, class and pool bounds on waiting
 
+and of a request that must wait, what it waits for (`holding`).
+
 A request that can start at once is held to the pool's GPU-seconds only: the rest bounds waiting, and it does not
 wait. While the pool is learning, a predicted wait is recorded but refuses nobody.
 """
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.holding import what_holds
 from forebay.admission.ledger import Ledger
 from forebay.admission.model import MICRO, Amount, Check
 from forebay.admission.outcomes import Outcome
@@ -96,6 +99,10 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     )
     if verdict.endpoint is None:
         _check_waiting_bounds(verdict, ticket, ledger, settings)
+        held_by = None if verdict.outcome is not None else what_holds(ticket, pool, now)
+        if held_by is not None:
+            verdict.checks.append(held_by)
+            verdict.decided_by = held_by.name
     return verdict
 
 

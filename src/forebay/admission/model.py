@@ -58,6 +58,7 @@ class Demand:
     session: str | None = None
     retry_count: int = 0
     prefix_hash: int | None = None
+    """What the prompt begins with: requests with the same number may share a cached prefix. None if nobody says."""
 
 
 @record

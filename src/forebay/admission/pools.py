@@ -212,6 +212,8 @@ class Pool:
         self.kv_limit = _largest([e.kv_limit for e in present])
         self.kv_capacity = _largest([e.kv_limit_at(1.0) for e in present])
         told = _largest([e.info.kv_tokens for e in present])
+        room = [e.info.kv_tokens for e in present]
+        self.pricing.prefixes.room_tokens = None if None in room else sum(tokens or 0 for tokens in room)
         if told and told != self.pricing.law.kv_tokens:
             self.pricing.law = replace(self.pricing.law, kv_tokens=told)
         return before != (self.pricing.context_tokens, self.kv_limit, self.pricing.law)

@@ -30,6 +30,7 @@ from forebay.gateway.body_fields import (
     decode_crowded_chat,
     decode_texts,
 )
+from forebay.gateway.prefix import PREFIX_CHARACTERS, prefix_of_messages, prefix_of_text
 
 __all__ = ["ATTACHMENT_TOKENS", "Ask", "BadRequest", "read_chat", "read_completion", "unstated_limit"]
 
@@ -77,6 +78,8 @@ class Ask:
     extra_prompt_tokens: int = 0
     max_output_tokens: int | None = None
     samples: int = 1
+    prefix_hash: int | None = None
+    """What the prompt begins with (`gateway.prefix`); None if it is short."""
 
 
 _Body = TypeVar("_Body", Chat, CrowdedChat, Completion)
@@ -117,6 +120,8 @@ def read_chat(body: bytes) -> Ask:
         ask.prompt_bytes += memoryview(chat.messages).nbytes
     elif chat.messages is not None:
         _count_messages(chat.messages, ask)
+        if ask.prompt_bytes >= PREFIX_CHARACTERS:
+            ask.prefix_hash = prefix_of_messages(chat.messages, bytes(chat.tools), chat.model)
     return ask
 
 
@@ -286,6 +291,7 @@ def _count_prompt(raw: bytes, ask: Ask) -> None:
         ) from None
     if isinstance(texts, str):
         ask.prompt_bytes = _utf8_length(texts)
+        ask.prefix_hash = prefix_of_text(texts, ask.model)
         return
     ask.prompt_bytes = sum(_utf8_length(text) for text in texts)
     ask.samples *= max(len(texts), 1)

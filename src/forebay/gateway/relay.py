@@ -199,6 +199,7 @@ class Relay:
             None if patience_s is None else self._arrived_s + patience_s,
             claims.session,
             claims.retry_count,
+            ask.prefix_hash,
         )
 
     def _body_failed(self, failure: BodyFailure) -> None:
