@@ -13,7 +13,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.observe.histograms import Histogram
 from forebay.observe.labels import BoundedLabels
 
-__all__ = ["MAX_TENANTS", "ClassCounts", "Counts"]
+__all__ = ["MAX_TENANTS", "ClassCounts", "Counts", "TenantCounts"]
 
 MAX_TENANTS: Final = 100
 """Distinct tenants with a series of their own."""
@@ -82,15 +82,28 @@ _DECISION_BOUNDS_S: Final[tuple[float, ...]] = (
 )
 
 
+class TenantCounts:
+    """What has settled of one tenant in one class of one pool."""
+
+    __slots__ = ("gpu_s", "met", "offered")
+
+    def __init__(self) -> None:
+        self.offered = 0
+        self.met = 0
+        self.gpu_s = 0.0
+
+
 class ClassCounts:
     """What has settled in one class of one pool. Plain integers and sums, only ever growing."""
 
-    __slots__ = ("duration", "met", "outcomes", "tenant_gpu_s", "ttft", "wait", "wait_error")
+    __slots__ = ("admitted", "duration", "met", "outcomes", "tenants", "ttft", "wait", "wait_error")
 
     def __init__(self) -> None:
         self.outcomes: dict[Outcome, int] = {}
         self.met = 0
-        self.tenant_gpu_s: dict[str, float] = {}
+        self.admitted = 0
+        """Those that were dispatched."""
+        self.tenants: dict[str, TenantCounts] = {}
         self.wait = Histogram(_WAIT_BOUNDS_S)
         self.ttft = Histogram(_WAIT_BOUNDS_S)
         self.duration = Histogram(_DURATION_BOUNDS_S)
@@ -122,22 +135,23 @@ class Counts:
         outcome = settlement.outcome
         outcomes = counts.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        tenant = counts.tenants.get(settlement.tenant if self._show_tenants else "all")
+        if tenant is None:
+            tenant = self._tenant(counts, settlement.tenant)
+        tenant.offered += 1
+        tenant.gpu_s += settlement.charged_gpu_s
         if settlement.met_objective:
             counts.met += 1
+            tenant.met += 1
         waited_s = settlement.waited_s
         if settlement.endpoint is not None:
+            counts.admitted += 1
             counts.wait.observe(waited_s)
             counts.duration.observe(settlement.duration_s)
             if settlement.ttft_s is not None:
                 counts.ttft.observe(settlement.ttft_s)
             if waited_s > 0:
                 counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
-            tenant = settlement.tenant if self._show_tenants else "all"
-            charged_gpu_s = counts.tenant_gpu_s.get(tenant)
-            if charged_gpu_s is None:
-                tenant = self._tenants.label(tenant)
-                charged_gpu_s = counts.tenant_gpu_s.get(tenant, 0.0)
-            counts.tenant_gpu_s[tenant] = charged_gpu_s + settlement.charged_gpu_s
         elif waited_s > 0:
             counts.wait.observe(waited_s)
 
@@ -145,10 +159,21 @@ class Counts:
         """Count one of our own failures; `where` is a name in our code."""
         self.errors[where] = self.errors.get(where, 0) + 1
 
-    def tenant_gpu_s(self) -> dict[tuple[str, str], float]:
-        """GPU-seconds by pool and tenant, over all classes."""
-        sums: dict[tuple[str, str], float] = {}
+    def _tenant(self, counts: ClassCounts, name: str) -> TenantCounts:
+        """The counts that a tenant without its own in this class goes to, which may be those of all others."""
+        label = self._tenants.label(name if self._show_tenants else "all")
+        found = counts.tenants.get(label)
+        if found is None:
+            found = counts.tenants[label] = TenantCounts()
+        return found
+
+    def by_tenant(self) -> dict[tuple[str, str], TenantCounts]:
+        """The sums by pool and tenant, over all classes."""
+        sums: dict[tuple[str, str], TenantCounts] = {}
         for (pool, _), counts in self.by_class.items():
-            for tenant, gpu_s in counts.tenant_gpu_s.items():
-                sums[pool, tenant] = sums.get((pool, tenant), 0.0) + gpu_s
+            for name, of_class in counts.tenants.items():
+                total = sums.setdefault((pool, name), TenantCounts())
+                total.offered += of_class.offered
+                total.met += of_class.met
+                total.gpu_s += of_class.gpu_s
         return sums

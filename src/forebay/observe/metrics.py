@@ -102,8 +102,14 @@ class Metrics:
         attainment = GaugeMetricFamily(
             "forebay_slo_attainment", "Requests that met their objective ÷ all offered.", labels=labels
         )
+        admitted = GaugeMetricFamily(
+            "forebay_admitted_attainment",
+            "Requests that met their objective ÷ all dispatched.",
+            labels=labels,
+        )
         for key, counts in self.counts.by_class.items():
             attainment.add_metric(key, counts.met / max(sum(counts.outcomes.values()), 1))
+            admitted.add_metric(key, counts.met / max(counts.admitted, 1))
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)
                 if outcome.group in _REFUSAL_GROUPS:
@@ -117,11 +123,6 @@ class Metrics:
             if reason in _REFUSAL_CODES:
                 # Refused before pool and class were known.
                 refusals.add_metric(("", "", reason), count)
-        tenants = CounterMetricFamily(
-            "forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=("pool", "tenant")
-        )
-        for tenant_key, gpu_s in self.counts.tenant_gpu_s().items():
-            tenants.add_metric(tenant_key, gpu_s)
         errors = CounterMetricFamily(
             "forebay_internal_errors_total", "Failures of Forebay's own code, by place.", labels=("where",)
         )
@@ -132,7 +133,21 @@ class Metrics:
             "Log lines not written: too many, or a blocked stderr.",
             value=self.lines_dropped(),
         )
-        yield from (requests, refusals, early, goodput, attainment, tenants, errors, dropped)
+        yield from (requests, refusals, early, goodput, attainment, admitted, errors, dropped)
+        yield from self._by_tenant()
+
+    def _by_tenant(self) -> Iterator[Metric]:
+        labels = ("pool", "tenant")
+        work = CounterMetricFamily("forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=labels)
+        offered = CounterMetricFamily("forebay_tenant_requests_total", "Requests offered.", labels=labels)
+        met = CounterMetricFamily(
+            "forebay_tenant_goodput_total", "Requests that met their objective.", labels=labels
+        )
+        for key, counts in self.counts.by_tenant().items():
+            work.add_metric(key, counts.gpu_s)
+            offered.add_metric(key, counts.offered)
+            met.add_metric(key, counts.met)
+        yield from (work, offered, met)
 
     def _histograms(self) -> Iterator[Metric]:
         labels = ("pool", "class")

@@ -105,6 +105,24 @@ def test_work_is_charged_to_tenants_and_their_number_is_bounded() -> None:
     assert 100.0 == charged['forebay_tenant_gpu_seconds_total{pool="p",tenant="other"}']
 
 
+def test_attainment_counts_who_was_offered_and_who_was_let_in() -> None:
+    """Two of four met their objective, of three that were dispatched; and each tenant its own."""
+    metrics = Metrics(without_core)
+    metrics.counts.on_settlement(settlement(tenant="a", met_objective=True))
+    metrics.counts.on_settlement(settlement(tenant="a", met_objective=False))
+    metrics.counts.on_settlement(settlement(tenant="b", met_objective=True, class_name="batch"))
+    metrics.counts.on_settlement(settlement(tenant="b", met_objective=True))
+    metrics.counts.on_settlement(refused(tenant="b"))
+    seen = values(metrics)
+    labels = '{class="standard",pool="p"}'
+    assert 2 / 4 == seen["forebay_slo_attainment" + labels]
+    assert 2 / 3 == pytest.approx(seen["forebay_admitted_attainment" + labels])
+    for tenant, offered, met in (("a", 2, 1), ("b", 3, 2)):
+        labels = f'{{pool="p",tenant="{tenant}"}}'
+        assert offered == seen["forebay_tenant_requests_total" + labels]
+        assert met == seen["forebay_tenant_goodput_total" + labels]
+
+
 def test_tenant_names_can_be_kept_out() -> None:
     """Where names must not be shown, all work is under one label."""
     metrics = Metrics(without_core, show_tenants=False)
