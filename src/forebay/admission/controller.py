@@ -41,7 +41,7 @@ from forebay.admission.events import (
     ShareChanged,
 )
 from forebay.admission.filling import fill
-from forebay.admission.gate import PREDICTED_WAIT, Verdict, examine, wait_budget_s
+from forebay.admission.gate import Verdict, examine, rests_on_prediction, wait_budget_s
 from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
@@ -216,7 +216,7 @@ class Controller:
                 verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
             self._life.refuse(ticket, verdict, verdict.outcome, now)
-            if verdict.decided_by == PREDICTED_WAIT:
+            if rests_on_prediction(verdict, ticket):
                 self._guard.look(pool, now)
         elif verdict.endpoint is not None:
             self._life.dispatch(ticket, verdict.endpoint, now, verdict)

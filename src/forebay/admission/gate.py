@@ -224,5 +224,12 @@ def wait_budget_s(ticket: Ticket, now: float) -> float:
     return budget if stated is None else min(budget, stated - now)
 
 
+def rests_on_prediction(verdict: Verdict, ticket: Ticket) -> bool:
+    """True if what was learned decided: the predicted wait, or a class's bound that follows from the drain rate."""
+    if verdict.decided_by == "class_queue_gpu_seconds":
+        return ticket.settings.max_queue_gpu_s is None
+    return verdict.decided_by == PREDICTED_WAIT
+
+
 def _gpu_s(pool: Pool, work_us: float | None) -> float | None:
     return None if work_us is None else pool.settings.to_gpu_s(int(work_us))

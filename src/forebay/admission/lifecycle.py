@@ -18,7 +18,7 @@ from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import invariant
-from forebay.admission.gate import PREDICTED_WAIT, Verdict, wait_budget_s
+from forebay.admission.gate import Verdict, rests_on_prediction, wait_budget_s
 from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
 from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
@@ -59,7 +59,7 @@ class Lifecycle:
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
         record = self._record(ticket, "refuse", now, verdict, outcome)
         retry = self._retry_after_s(ticket, outcome, verdict.predicted_wait_s, now)
-        if verdict.decided_by == PREDICTED_WAIT:
+        if rests_on_prediction(verdict, ticket):
             ticket.pool.refused_on_prediction(ticket.demand.class_name, now)
         self.effects.append(
             Refuse(ticket.demand.ticket, Refusal(outcome, retry, verdict.predicted_wait_s, record))

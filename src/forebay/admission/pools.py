@@ -15,7 +15,7 @@ from forebay.admission.class_queue import ClassRules
 from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.forecast import Curves
-from forebay.admission.learning import CAUTIOUS, Learning
+from forebay.admission.learning import CAUTIOUS, CONFIDENT, Learning
 from forebay.admission.ledger import PoolBooks
 from forebay.admission.model import ANONYMOUS, MICRO, Demand, EndpointId, EndpointState, Usage
 from forebay.admission.pricing import Price, Pricing
@@ -330,11 +330,11 @@ class Pool:
         return state.waits.predict(base_s)
 
     def max_class_work_us(self, settings: ClassSettings) -> float | None:
-        """Bound on the work a class may have waiting; None while it is not known what drains."""
+        """Bound on the work a class may have waiting; None while what drains is not surely known."""
         if settings.max_queue_gpu_s is not None:
             return self.settings.to_work_us(settings.max_queue_gpu_s * self.share)
-        if not self.learning.may_refuse:
-            return None
+        if self.learning.phase is not CONFIDENT or not self.classes[settings.name].waits.trusted:
+            return None  # until then the lower quantile of the predicted wait decides alone
         return self.class_rate_us_per_s(settings.name) * settings.wait_budget_s
 
     # What it learns

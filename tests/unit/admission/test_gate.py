@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from forebay.admission.gate import PASSED, Verdict, examine, wait_budget_s
+from forebay.admission.gate import (
+    PASSED,
+    PREDICTED_WAIT,
+    Verdict,
+    examine,
+    rests_on_prediction,
+    wait_budget_s,
+)
 from forebay.admission.model import Check, EndpointState, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Order
@@ -408,7 +415,28 @@ def test_a_class_is_bounded_by_what_drains_within_its_budget() -> None:
     site.running(1)
     alone = decide(site, site.ticket(98, max_output_tokens=250))
     assert None is alone.outcome
+    assert check(alone, "class_queue_gpu_seconds").limit is None  # not before it is surely known what drains
+    site.pool.learning.observed(1000, 1000, 0.1, True, 0.0)
+    site.pool.classes["standard"].waits.trusted = True
+    alone = decide(site, site.ticket(98, max_output_tokens=250))
     assert 2.0 == check(alone, "class_queue_gpu_seconds").limit
+
+
+@pytest.mark.parametrize(
+    ("decided_by", "bound", "expected"),
+    [
+        (PREDICTED_WAIT, None, True),
+        ("class_queue_gpu_seconds", None, True),
+        ("class_queue_gpu_seconds", 9.0, False),
+        ("class_queue_requests", None, False),
+    ],
+)
+def test_bounds_that_were_learned_are_predictions(
+    decided_by: str, bound: float | None, expected: bool
+) -> None:
+    """An engine that stands idle beside refusals for them sends the pool back to learning; configured ones do not."""
+    site = Site(settings=with_class("standard", settings_for(), max_queue_gpu_s=bound))
+    assert expected is rests_on_prediction(Verdict(decided_by=decided_by), site.ticket(1))
 
 
 def test_a_pool_is_bounded_in_waiting_requests() -> None:

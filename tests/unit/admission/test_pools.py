@@ -56,8 +56,10 @@ def teach(site: Site, *, steps: int = 200, finished: int = 30, error: float | No
 
 
 def trust(pool: Pool, *, confident: bool = False) -> None:
-    """From now on its predictions may refuse."""
+    """From now on its predictions may refuse; `confident`: with nothing held against them."""
     pool.learning._enter(CONFIDENT if confident else CAUTIOUS, 0.0)
+    for state in pool.classes.values():
+        state.waits.trusted = confident
 
 
 def arrive(site: Site, class_name: str, gpu_s_per_s: float, each_us: int = 1000, now: float = 0.0) -> None:
@@ -194,6 +196,10 @@ def test_the_bound_on_a_class_follows_the_drain_rate() -> None:
     site = Site(endpoints=("a", "b"))
     assert site.pool.max_class_work_us(site.class_settings("standard")) is None
     trust(site.pool)
+    assert (
+        site.pool.max_class_work_us(site.class_settings("standard")) is None
+    )  # the lower quantile decides alone
+    trust(site.pool, confident=True)
     assert 10_000_000 == site.pool.max_class_work_us(site.class_settings("standard"))
     site.queued(1, class_name="realtime")
     assert 10_000_000 * 5 / 8 == site.pool.max_class_work_us(site.class_settings("standard"))
@@ -946,7 +952,7 @@ def test_new_settings_keep_what_was_learned() -> None:
 def test_new_weights_and_budgets_count_at_once() -> None:
     """Shares, bursts and bounds are those of the new settings."""
     site = Site()
-    trust(site.pool)
+    trust(site.pool, confident=True)
     site.queued(1, class_name="realtime")
     changed = with_class("standard", settings_for(), weight=9, wait_budget_s=1.5)
     reconfigure(site, changed)
