@@ -46,10 +46,11 @@ from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import Check, EndpointId, EndpointState
+from forebay.admission.model import Check, EndpointState
 from forebay.admission.outcomes import Outcome
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
+from forebay.admission.roster import Roster
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.admission.standing import Standing
@@ -72,13 +73,13 @@ class Controller:
         self._settings = settings
         self._timers = Timers()
         self._life = Lifecycle(settings)
-        self._pools: dict[str, Pool] = {}
-        self._home: dict[EndpointId, Pool] = {}
         self._standing = Standing()
         self._classes = {c.name: c for c in settings.classes}
         self._patience = Patience(self._life, self._timers, self._fill)
         self._guard = IdleGuard(self._timers)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
+        self._roster = Roster(self._life, self._watch, self._patience, self._guard, self._fill)
+        self._pools = self._roster.pools
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
 
@@ -99,17 +100,17 @@ class Controller:
             case ClientLeft():
                 self._client_left(event, now)
             case Sampled():
-                self._sampled(event, now)
+                self._roster.sampled(event, now)
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case SampleMissed():
-                self._sample_missed(event, now)
+                self._roster.sample_missed(event, now)
             case Described():
-                self._described(event, now)
+                self._roster.described(event, now)
             case EndpointsChanged():
-                self._endpoints_changed(event, now)
+                self._roster.endpoints_changed(event, now)
             case ShareChanged():
-                self._share_changed(event, now)
+                self._roster.share_changed(event, now)
             case DrainStarted():
                 self._drain_started(event, now)
             case _:
@@ -147,9 +148,7 @@ class Controller:
         self._classes = classes
         self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:
-            for endpoint in self._pools.pop(name).endpoints.values():
-                self._home.pop(endpoint.id, None)
-                endpoint.forget_draining()
+            self._roster.drop_pool(name)
             del self._life.ledger.pools[name]
         for name, pool_settings in names.items():
             if name in self._pools:
@@ -254,12 +253,11 @@ class Controller:
         if ticket is not None and ticket.phase is RUNNING:
             self._life.first_token(ticket, now)
             if ticket.pool.absent_since_s is not None:
-                self._check_absence(ticket.pool, now)
+                self._roster.check_absence(ticket.pool, now)
             self._fill(ticket.pool, now)
 
     def _progressed(self, event: Progressed, now: float) -> None:
-        pool = self._home.get(event.endpoint)
-        endpoint = pool.endpoints.get(event.endpoint) if pool is not None else None
+        pool, endpoint = self._roster.of(event.endpoint)
         if pool is None or endpoint is None:
             return
         most = 0
@@ -270,10 +268,10 @@ class Controller:
                 if output_events > most:
                     most = output_events
         endpoint.progressed(most, event.mean_gap_s, now)
-        self._follow(pool, endpoint, now)
+        self._roster.follow(pool, endpoint, now)
         self._watch.arm(endpoint, pool, now)
         if pool.absent_since_s is not None:
-            self._check_absence(pool, now)
+            self._roster.check_absence(pool, now)
         endpoint.meter.observe(now, saturated=pool.books.waiting.requests > 0)
         self._fill(pool, now)
 
@@ -308,7 +306,7 @@ class Controller:
         if ticket is None or endpoint is None or ticket.phase is not RUNNING or endpoint.id != event.endpoint:
             return
         if event.failure is Failure.CONNECT:
-            self._unreachable(endpoint, ticket.pool, now)
+            self._roster.unreachable(endpoint, ticket.pool, now)
         elif event.failure is not Failure.REFUSED:  # an engine that refuses works, and says so
             endpoint.doubt(now)
         ticket.tried |= {endpoint.id}
@@ -351,87 +349,6 @@ class Controller:
         self._patience.begin(ticket, now, protected=True)
         self._fill(ticket.pool, now)
 
-    # Endpoints
-
-    def _sampled(self, event: Sampled, now: float) -> None:
-        pool, endpoint = self._endpoint(event.endpoint)
-        if pool is None or endpoint is None:
-            return
-        endpoint.take_sample(event.sample, now)
-        endpoint.come_up(now)
-        self._follow(pool, endpoint, now)
-        self._watch.settle_draining(endpoint, event.sample)
-        self._watch.try_again(endpoint)
-        self._watch.arm(endpoint, pool, now)
-        self._check_absence(pool, now)
-        self._fill(pool, now)
-
-    def _follow(self, pool: Pool, endpoint: Endpoint, now: float) -> None:
-        """Something was seen of an engine: its speed may be known better now, and how much of it is in use."""
-        pool.follow(endpoint, now)
-        if pool.learn_law(now):
-            self._life.cost_again(pool, now)
-
-    def _sample_missed(self, event: SampleMissed, now: float) -> None:
-        pool, endpoint = self._endpoint(event.endpoint)
-        if pool is None or endpoint is None:
-            return
-        # One that could be reached keeps its state: a busy engine may be slow to answer, and of one that has answered
-        # nothing at all yet nobody knows whether it can be used.
-        if event.unreachable:
-            self._unreachable(endpoint, pool, now)
-        self._check_absence(pool, now)
-        self._fill(pool, now)
-
-    def _described(self, event: Described, now: float) -> None:
-        pool, endpoint = self._endpoint(event.endpoint)
-        if pool is None or endpoint is None:
-            return
-        endpoint.info = event.info
-        if not endpoint.described:
-            endpoint.heard_s = now
-        endpoint.described = True
-        if pool.find_limits():
-            self._life.cost_again(pool, now)
-        endpoint.come_up(now)
-        self._check_absence(pool, now)
-        self._fill(pool, now)
-
-    def _endpoints_changed(self, event: EndpointsChanged, now: float) -> None:
-        pool = self._pools.get(event.pool)
-        if pool is None:
-            raise MisuseError(f"no pool {event.pool!r} is configured")
-        for endpoint_id in event.endpoints:
-            home = self._home.get(endpoint_id)
-            if home is not None and home is not pool:
-                raise MisuseError(f"endpoint {endpoint_id} belongs to pool {home.settings.name!r} already")
-        for order, endpoint_id in enumerate(event.endpoints):
-            known = pool.endpoints.get(endpoint_id)
-            if known is None:
-                self._home[endpoint_id] = pool
-                pool.add_endpoint(endpoint_id, order)
-            else:
-                known.order = order
-                if known.state is EndpointState.REMOVED:
-                    known.state = EndpointState.STARTING
-        for endpoint in pool.endpoints.values():
-            if endpoint.id not in event.endpoints:
-                endpoint.state = EndpointState.REMOVED
-        for endpoint in list(pool.endpoints.values()):
-            self._forget_if_removed(endpoint, pool)
-        if pool.find_limits():
-            self._life.cost_again(pool, now)
-        self._check_absence(pool, now)
-        self._fill(pool, now)
-
-    def _share_changed(self, event: ShareChanged, now: float) -> None:
-        pool = self._pools.get(event.pool)
-        if pool is None:
-            raise MisuseError(f"no pool {event.pool!r} is configured")
-        pool.set_share(min(max(event.share, 0.0), 1.0))
-        self._life.cost_again(pool, now)
-        self._fill(pool, now)
-
     def _drain_started(self, event: DrainStarted, now: float) -> None:
         self._patience.drain(event.until_s)
 
@@ -457,33 +374,9 @@ class Controller:
         if not endpoint.running:
             self._guard.look(pool, now)
         if endpoint.state is not _UP or pool.absent_since_s is not None:
-            self._forget_if_removed(endpoint, pool)
-            self._check_absence(pool, now)
+            self._roster.forget_if_removed(endpoint, pool)
+            self._roster.check_absence(pool, now)
         self._fill(pool, now)
-
-    def _unreachable(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
-        was_down = endpoint.state is EndpointState.DOWN
-        endpoint.fail(now)
-        if not was_down and not endpoint.described and pool.find_limits():
-            self._life.cost_again(pool, now)
-
-    def _check_absence(self, pool: Pool, now: float) -> None:
-        """What is up may have changed. With nothing up waiters get a grace, once for each time that happens."""
-        self._guard.look(pool, now)
-        if pool.has_up():
-            pool.absent_since_s = None
-        elif pool.absent_since_s is None:
-            pool.absent_since_s = now
-            self._patience.absent(pool, now)
-
-    def _forget_if_removed(self, endpoint: Endpoint, pool: Pool) -> None:
-        if endpoint.state is EndpointState.REMOVED and not endpoint.running and not endpoint.draining:
-            pool.remove_endpoint(endpoint)
-            self._home.pop(endpoint.id, None)
-
-    def _endpoint(self, endpoint_id: EndpointId) -> tuple[Pool | None, Endpoint | None]:
-        pool = self._home.get(endpoint_id)
-        return pool, pool.endpoints.get(endpoint_id) if pool is not None else None
 
     def _add_pool(self, name: str, settings: Settings) -> None:
         pool_settings = next(p for p in settings.pools if p.name == name)
