@@ -47,6 +47,9 @@ _CLASSES: Final = 1000
 """More than anybody configures: the most that a state file may hold."""
 _OWN_FROM: Final = 8.0
 """Answers below which a tenant or prompt size has no law of its own: making one would cost more than it tells."""
+FEW: Final = 8
+"""Answers that a key keeps as they came: its tables would be larger."""
+_ENDED: Final = -1.0
 _RESCALE_AT: Final = 1e12
 _LARGEST: Final = 1e12
 """No number in a state file is larger."""
@@ -130,6 +133,7 @@ class _Key:
         "_changed",
         "_cut",
         "_ended",
+        "_few",
         "_level",
         "_made_from",
         "_unit",
@@ -148,8 +152,11 @@ class _Key:
         self._made_from: LengthLaw | None = None
         """The parent's law that went into this one's; None before there was one."""
         self._changed = False
-        self._ended = [0.0] * BINS
-        self._cut = [0.0] * (BINS + 1)
+        self._few: list[tuple[int, float, float]] = []
+        """The first answers as they came: (bin, share of it that was seen, weight). Most tenants never have more."""
+        self._ended: list[float] = []
+        """Weight by bin of those that ended, and of those cut off; both empty while there are few."""
+        self._cut: list[float] = []
         self._unit = 1.0
         """What the last answer weighs."""
         self._weight = 0.0
@@ -163,7 +170,11 @@ class _Key:
     def observe(self, index: int, seen: float, censored: bool) -> None:
         """One answer that ended in bin `index`, or was cut off when this share of the bin was behind it."""
         self._unit /= self._level.decay
-        if censored:
+        if not self._ended:
+            self._few.append((index, seen if censored else _ENDED, self._unit))
+            if len(self._few) >= FEW:
+                self._spread()
+        elif censored:
             self._cut[index] += self._unit * (1 - seen)
             self._cut[index + 1] += self._unit * seen
         else:
@@ -177,6 +188,19 @@ class _Key:
             self._cut = [count / self._unit for count in self._cut]
             self._weight /= self._unit
             self._unit = 1.0
+
+    def _spread(self) -> None:
+        """Count the first answers by bin."""
+        if self._ended:
+            return
+        self._ended, self._cut = [0.0] * BINS, [0.0] * (BINS + 1)
+        for index, seen, unit in self._few:
+            if seen == _ENDED:
+                self._ended[index] += unit
+            else:
+                self._cut[index] += unit * (1 - seen)
+                self._cut[index + 1] += unit * seen
+        self._few = []
 
     def look(self) -> LengthLaw:
         """The present law, made anew if it is time."""
@@ -192,6 +216,7 @@ class _Key:
         if not answers or answers < level.own_from:
             return above
         if self._changed or above is not self._made_from:
+            self._spread()
             self.law = learned_law(above, self._ended, self._cut, self._unit, level.backing)
             self._made_from = above
             self._changed = False
@@ -202,6 +227,7 @@ class _Key:
 
     def export(self) -> dict[str, object]:
         """Counts by bin, in answers; bins without any are left out."""
+        self._spread()
         return {"ended": _sparse(self._ended, self._unit), "cut": _sparse(self._cut, self._unit)}
 
     def restore(self, fields: dict[str, object], what: str) -> None:

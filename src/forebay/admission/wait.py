@@ -51,6 +51,10 @@ COUNTED_FROM_S: Final = 0.1
 """Waits shorter than this are not judged: a relative error of nothing says nothing."""
 FORETOLD_FROM_S: Final = 0.5
 """Except where this was predicted: a long wait that did not come is what refuses wrongly."""
+REFRESHED_EVERY: Final = 8
+"""Waits judged from one look-up of the quantiles to the next, once"""
+REFRESHED_RARELY_FROM: Final = 64
+"""so many ratios make them up: one more hardly moves them."""
 REMEMBERED: Final = 64
 ENOUGH_ERRORS: Final = 16
 
@@ -202,6 +206,7 @@ class WaitModel:
         "_ratios",
         "_survivors",
         "_unproved",
+        "_until_refresh",
         "corrects",
         "kappa",
         "trusted",
@@ -227,6 +232,8 @@ class WaitModel:
         self._log_kappa = 0.0
         self._survivors = 0
         self._unproved = 0
+        self._until_refresh = 0
+        """Waits until the factors are worked out anew."""
         self._ratios = _prior()
         self._cautious = _Level(min(CAUTIOUS_QUANTILE, confidence))
         self._confident = _Level(confidence)
@@ -406,11 +413,14 @@ class WaitModel:
         if cautious.level > confident.level:
             # Only where the two are close: quantiles must not cross.
             cautious.level = confident.level = (cautious.level + confident.level) / 2.0
-        self._refresh()
+        self._until_refresh -= 1
+        if self._until_refresh <= 0:
+            self._refresh()
         if not self.trusted and self.coverage_in_order:
             self.trusted = True
 
     def _refresh(self) -> None:
+        self._until_refresh = REFRESHED_EVERY if self._ratios.observations >= REFRESHED_RARELY_FROM else 1
         if self.corrects:
             self._cautious.factor = self._ratios.quantile(self._cautious.level)
             self._confident.factor = self._ratios.quantile(self._confident.level)

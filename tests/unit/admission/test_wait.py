@@ -12,6 +12,7 @@ from forebay.admission.first_in_line import LINE_ENOUGH, LINE_MOST_S, FirstInLin
 from forebay.admission.learning import CAUTIOUS_QUANTILE
 from forebay.admission.wait import (
     JUDGED_ENOUGH,
+    REFRESHED_EVERY,
     REMEMBERED,
     UNPROVED,
     WaitErrors,
@@ -539,12 +540,12 @@ def test_trust_runs_out_in_two_steps() -> None:
 
 def test_what_was_exported_can_be_taken_up() -> None:
     """Through JSON and back, predictions, trust and their further course are the same; coverage begins anew."""
-    first = spread(WaitModel(0.9), 300, scale=1.4)
+    first = spread(WaitModel(0.9), 38 * REFRESHED_EVERY, scale=1.4)
     second = WaitModel(0.9)
     assert second.restore(json.loads(json.dumps(first.export())))
     assert (first.kappa, first.trusted, 0) == (second.kappa, second.trusted, second.judged)
     for model in (first, second):
-        spread(model, 50, scale=1.2, seed=9)
+        spread(model, 6 * REFRESHED_EVERY, scale=1.2, seed=9)
     for q in (0.1, 0.4, 0.9):
         assert pytest.approx(first.quantile_factor(q), rel=1e-4) == second.quantile_factor(q)
     assert pytest.approx(first.kappa) == second.kappa
