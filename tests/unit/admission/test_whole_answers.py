@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from forebay.admission.model import Usage
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import SpeedLaw
-from forebay.admission.steplaw import StepLearner
 from forebay.admission.steps import LONGEST_WINDOW_S, StepSources
 from forebay.admission.tickets import Ticket
 from forebay.admission.whole_answers import APART_S, LEAST_TOKENS, WholeAnswers
@@ -18,48 +16,20 @@ PRIOR = SpeedLaw(c0_s=8e-3, c1_s=2e-5, c2_s=5e-5, c3_s=0.0, c4_s=0.0, kv_tokens=
 CHUNK = 1000
 
 
-@dataclass
-class Seen:
-    """What an answer is learned as."""
-
-    step_s: float
-    steps: int
-    prefill_tokens: float
-    prefill_steps: float
-    sequences: float
-    kv_tokens: float
-    attention: float
-
-
-class Watched(StepLearner):
-    """A learner that remembers what it was shown."""
-
-    __slots__ = ("seen",)
-
-    def __init__(self) -> None:
-        super().__init__(PRIOR)
-        self.seen: list[Seen] = []
-
-    def observe(self, step_s: float, **means: Any) -> None:
-        self.seen.append(Seen(step_s, **means))
-        super().observe(step_s, **means)
-
-
 class Books:
     """Whole answers of an engine with chunks of `CHUNK` tokens, counted from 0 s."""
 
     def __init__(self) -> None:
         self.sources = StepSources(PRIOR, CHUNK)
-        self.learner = Watched()
-        self.sources.learner = self.learner
+        self.learner = self.sources.learner
         self.whole = WholeAnswers(self.sources)
         self.whole.start(0.0)
         self.begun: dict[int, tuple[float, int, int]] = {}
 
     @property
-    def seen(self) -> list[Seen]:
-        """What was learned from."""
-        return self.learner.seen
+    def seen(self) -> list[Any]:
+        """What was learned from: no more than the learner itself remembers."""
+        return list(self.learner._recent)
 
     def begin(
         self, key: int, now: float, prompt_tokens: int = 100, samples: int = 1, *, teaches: bool = True
@@ -106,10 +76,10 @@ def test_time_over_tokens_is_the_step_time() -> None:
     books.begin(1, 0.0)
     books.end(1, 1.0)
     (seen,) = books.seen
-    assert (100, 1.0, 50.0) == (seen.steps, seen.prefill_tokens, seen.attention)
-    assert pytest.approx([10e-3, 1.0, 0.99, 150.0], rel=0.01) == [
+    assert (100, 1.0, 50.0) == (books.learner.steps, seen.prefill_tokens, seen.attention)
+    assert pytest.approx([10e-3, 0.01, 0.99, 150.0], rel=0.01) == [
         seen.step_s,
-        seen.prefill_steps,
+        seen.share,
         seen.sequences,
         seen.kv_tokens,
     ]
@@ -245,7 +215,7 @@ def test_answers_that_end_together_are_learned_from_once() -> None:
     books.end(1, 1.0)
     books.end(2, 1.0 + 0.5 * APART_S)
     books.end(3, 1.0 + 2.5 * APART_S, 125)
-    assert [100, 25] == [seen.steps for seen in books.seen]
+    assert (2, 100 + 25) == (len(books.seen), books.learner.steps)
 
 
 # What may have queued
