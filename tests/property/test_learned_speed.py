@@ -169,9 +169,13 @@ class Bench:
                 self._report()
             self.next_batch_s = self.now + 0.1
         for number in result.finished:
-            stream = self.live.pop(number)
-            self.sources.ended(stream.tokens, stream.events)
+            self._end(number, self.live.pop(number))
         return result
+
+    def _end(self, number: int, stream: Stream) -> None:
+        """An answer is complete."""
+        del number
+        self.sources.ended(stream.tokens, stream.events)
 
     def _plan(self) -> None:
         """Whoever has an answer asks again after a moment; how many do so changes every second or two."""

@@ -93,12 +93,14 @@ class World:
         engines: int = 1,
         slow: Sequence[float] = (),  # of each engine: times of its steps over the profile's
         tenants: Sequence[str] = (),
+        mute: bool = False,  # engines that tell nothing of themselves
     ) -> None:
         self.controller = Controller(settings, 0.0)
         self.now = 0.0
         self.settings = settings
         self.pool = settings.pools[0].name
         self.tenants = tuple(tenants)
+        self.mute = mute
         self.felt: list[Felt] = []
         self.settled: list[Settlement] = []
         self.refusals: list[tuple[float, Refusal]] = []
@@ -122,6 +124,8 @@ class World:
                 reports_load=True,
                 counts_while_running=True,
             )
+            if mute:
+                info = EngineInfo(EngineKind.OPENAI)
             self._tell(Described(place.id, info))
             self._at(0.0, partial(self._on_sample, place))
             self._at(PROGRESS_S, partial(self._on_progress, place))
@@ -215,7 +219,7 @@ class World:
             step_tokens_total=stats.iteration_tokens.sum,
             cached_tokens_total=stats.prompt_tokens_cached,
         )
-        self._tell(Sampled(place.id, sample))
+        self._tell(Sampled(place.id, EngineSample(self.now) if self.mute else sample))
         self._at(self.now + SAMPLE_S, partial(self._on_sample, place))
 
     def _on_progress(self, place: Modelled) -> None:

@@ -27,6 +27,7 @@ from forebay.admission.speed import DrainMeter
 from forebay.admission.steps import CHUNK_TOKENS, StepSources
 from forebay.admission.tickets import Ticket
 from forebay.admission.utilization import Utilization, rho_of
+from forebay.admission.whole_answers import WholeAnswers
 
 DOUBTS: Final = 5
 """Failed attempts in a row, with no good answer between them, that take an endpoint out."""
@@ -106,6 +107,7 @@ class Endpoint:
         self.fill = FillFactor()
         self.pacer = PrefillPacer()
         self.sources = StepSources(settings.law or OPTIMISTIC_LAW)
+        self.whole_answers = WholeAnswers(self.sources)
         self.utilization = Utilization()
         self.prefill_window_s = prefill_window_s(0.0)
         self.idle_since_s: float | None = 0.0
@@ -268,8 +270,11 @@ class Endpoint:
         self.sample = sample
         self.heard_s = sample.at_s
         self.sampled_since = sum(1 for ticket in self.running.values() if ticket.dispatched_s > sample.at_s)
+        if sample.waiting:
+            self.whole_answers.queue_seen(sample.waiting, sample.at_s)
         if self.limit.sampled(sample, expected_waiting=self.pending_streams):
             self.fill.preempted(now)
+            self.whole_answers.doubt()
         else:
             self.fill.tick(now)
         self._learn_steps(sample)
@@ -313,6 +318,22 @@ class Endpoint:
                 demand.ticket, price.cost.prompt_tokens, demand.samples, price.lengths, price.cap
             )
         self.pacer.spend(price.cost.prompt_tokens, now)
+        if now >= self.sources.taught_until_s:
+            slots = self.info.max_requests
+            self.whole_answers.dispatched(
+                ticket,
+                self.running,
+                now,
+                slots=inf if slots is None else slots * self.share,
+                goes_on=self.goes_on,
+            )
+        elif self.whole_answers.counts:
+            self.whole_answers.stop()
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the engine may still be at work on something that was given up: it does not stop when told to."""
+        return bool(self.draining) and not self.info.aborts_unstreamed
 
     def prefilled(self, ticket: Ticket, now: float) -> None:
         """Its prompt has been worked off. Once for each ticket."""
@@ -378,6 +399,8 @@ class Endpoint:
                 self.pending_prefill_us -= ticket.cost.prefill_us
         if ticket.demand.generates:
             self.forecast.remove(ticket.demand.ticket)
+        if self.whole_answers.counts:
+            self.whole_answers.gone(ticket, now)
         if not self.running:
             self.was_idle = True
             self.idle_since_s = now

@@ -182,6 +182,8 @@ class Lifecycle:
                 endpoint.show_life(now)
                 endpoint.sources.ended(None if usage is None else output, ticket.output_events)
                 if not demand.stream:
+                    if endpoint.whole_answers.counts:
+                        endpoint.whole_answers.answered(ticket, usage, now, goes_on=endpoint.goes_on)
                     # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
                     decoding_s = ticket.settings.tpot_s * output
                     took_s = now - ticket.dispatched_s - decoding_s

@@ -9,6 +9,7 @@ Sources, in order:
    of a stream is that of one or more decode steps; from dispatch to the first token of a request that did not queue it
    is that of its prefill. Used while source 1 has nothing to say (no such counters, or an engine that is idle again and
    again).
+3. Whole answers that are not streamed: `whole_answers`. Used while neither of these teaches.
 
 Events are not steps, nor tokens. An engine may gather several steps into one event, or make several tokens in one step
 (speculative decoding), or send one step's tokens as several events. `EventPace` learns tokens per event from usage, and
@@ -199,7 +200,7 @@ class EngineClock:
             part = prefill / self._tokens
             attention = self._attention * part
             prompts = self._prompts * part
-            prefill_steps = _distinct(self._chunks * part, steps)
+            prefill_steps = distinct_steps(self._chunks * part, steps)
         sequences = self._sequences_s / elapsed
         decoding = (output - prompts) / steps
         if 0.0 <= decoding <= SPECULATION * sequences + 1.0:
@@ -278,7 +279,7 @@ class EventPace:
 class StepSources:
     """What a controller tells about one endpoint, and the `learner` that it ends in."""
 
-    __slots__ = ("_gap_s", "_gaps", "_windows_until_s", "clock", "learner", "pace")
+    __slots__ = ("_gap_s", "_gaps", "_windows_until_s", "clock", "learner", "pace", "taught_until_s")
 
     def __init__(self, prior: SpeedLaw, chunk_tokens: int = CHUNK_TOKENS) -> None:
         self.learner = StepLearner(prior)
@@ -286,6 +287,8 @@ class StepSources:
         self.pace = EventPace()
         self._windows_until_s = -1.0
         """Until when source 1 is taken to speak, and streams are not learned from."""
+        self.taught_until_s = -1.0
+        """Until when source 1 or 2 is, and whole answers are not learned from."""
         self._gap_s = 0.0
         """Σ of the event gaps seen in the window that is open, and their number."""
         self._gaps = 0.0
@@ -320,7 +323,7 @@ class StepSources:
         if window is not None:
             if self._gaps > 0.0:
                 self.pace.paced(self._gap_s / self._gaps, window.step_s)
-            self._windows_until_s = sample.at_s + LONGEST_WINDOW_S
+            self._windows_until_s = self.taught_until_s = sample.at_s + LONGEST_WINDOW_S
             self.learner.observe(
                 window.step_s,
                 steps=window.steps,
@@ -352,6 +355,7 @@ class StepSources:
         self._gaps += events
         if not quiet or now < self._windows_until_s or not self.pace.is_known:
             return
+        self.taught_until_s = now + LONGEST_WINDOW_S
         steps = self.pace.steps_per_event
         self.learner.observe(
             gap_s / steps,
@@ -385,6 +389,7 @@ class StepSources:
         fresh = prompt_tokens - cached_tokens
         if now < self._windows_until_s or fresh <= 0:
             return
+        self.taught_until_s = now + LONGEST_WINDOW_S
         room = self.clock.chunk_tokens - int(sequences)
         steps = -(-fresh // room) if room > 0 else 1
         if sequences >= 1.0:
@@ -442,7 +447,7 @@ def _continues(before: EngineSample, after: EngineSample) -> bool:
     )
 
 
-def _distinct(chunks: float, steps: int) -> float:
+def distinct_steps(chunks: float, steps: float) -> float:
     """Steps that had one of `chunks` in them, if these fell on `steps` steps at random."""
     return steps * -math.expm1(-chunks / steps)
 

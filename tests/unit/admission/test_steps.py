@@ -418,3 +418,30 @@ def test_a_first_token_that_came_too_soon_is_rejected() -> None:
     gap(sources)
     sources.learn_first_token(1e-3, 50.0, prompt_tokens=400, sequences=4.0, kv_tokens=2000.0)
     assert (5, 1) == (sources.learner.steps, sources.learner.rejected)
+
+
+# Source 3 waits for these
+
+
+def test_streams_that_teach_silence_whole_answers() -> None:
+    """For five seconds after something was learned from a stream; a stream that teaches nothing silences nobody."""
+    sources = StepSources(PRIOR)
+    sources.learn_gap(10e-3, 1.0, events=9, quiet=True, sequences=4.0, kv_tokens=2000.0)
+    assert sources.taught_until_s < 1.0
+    sources.ended(100, 100)
+    sources.learn_gap(10e-3, 2.0, events=9, quiet=False, sequences=4.0, kv_tokens=2000.0)
+    assert sources.taught_until_s < 2.0
+    sources.learn_gap(10e-3, 3.0, events=9, quiet=True, sequences=4.0, kv_tokens=2000.0)
+    assert 8.0 == sources.taught_until_s
+    sources.learn_first_token(0.02, 4.0, prompt_tokens=100, sequences=0.0, kv_tokens=0.0)
+    assert 9.0 == sources.taught_until_s
+
+
+def test_counted_steps_silence_whole_answers() -> None:
+    """A window between two samples does so for as long as it silences streams."""
+    sources = StepSources(PRIOR)
+    for reading in (sample(10.0, 100), sample(10.2, 120)):
+        sources.sampled(
+            reading, was_idle=False, half_done=False, sequences=4.0, kv_tokens=1500.0, kv_capacity=CAPACITY
+        )
+    assert pytest.approx(15.2) == sources.taught_until_s
