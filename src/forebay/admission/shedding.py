@@ -10,7 +10,7 @@ displaced request, a later call of an admitted session, whoever was already sent
 has waited for more than half of its budget.
 
 **First to go.** Tenants above their fair share, then the less important class, then the lowest value per GPU-second,
-then the youngest.
+then the youngest. Who is above its share is `tenant_shares`'s to say, and `triage` puts the order together.
 
 **In vain.** A waiter is given up when the chance that it can still meet its objective is below 10 %. The chance counts
 and not the expectation: the answers that fit into little time are short ones and cost little, so a queue of long jobs
@@ -23,7 +23,6 @@ that is dropped by its median loses those it could have served.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import Final
 
 from forebay.admission.model import Demand
@@ -84,19 +83,6 @@ def may_be_displaced(
         firm_s: `firm_from_s` of the waiter.
     """
     return not protected and now <= firm_s and may_displace(displace, newcomer_rank, rank)
-
-
-def victim_key(
-    *, above_share: bool, rank: int, value: float, work_us: int, sequence: int
-) -> tuple[int, int, float, int]:
-    """Order of going, the smallest first.
-
-    Args:
-        above_share: its tenant has more than its fair share.
-        rank: of its class, 0 the most important.
-        sequence: the larger, the younger.
-    """
-    return 0 if above_share else 1, -rank, value / work_us if work_us > 0 else inf, -sequence
 
 
 # Who waits in vain
