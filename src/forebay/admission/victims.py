@@ -84,10 +84,14 @@ class TenantShare:
         """The pile whose top it would lose first, up to this bucket; None if none of its own may be displaced."""
         best: Pile | None = None
         for pile in self.piles.values():
+            victims = pile.victims
+            # What is found under a top that has left goes later still.
+            if not victims or (best is not None and victims[0] > best.victims[0]):
+                continue
             bucket = pile.bucket
             if bucket.end_s > last.end_s or (bucket.end_s == last.end_s and bucket.key > last.key):
                 continue
-            if pile.clean(now) and (best is None or pile.victims[0] < best.victims[0]):
+            if pile.clean(now) and (best is None or victims[0] < best.victims[0]):
                 best = pile
         return best
 
