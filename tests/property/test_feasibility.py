@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
 from statistics import mean
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay.admission.feasibility import VICTIMS_PER_EVENT, DeadlineBuckets, Entry
+from forebay.admission.feasibility import TENANTS_MAX, VICTIMS_PER_EVENT, DeadlineBuckets
+from forebay.admission.victims import Entry
+from forebay.admission.work_ahead import weight_units
 from tests.property.moore_hodgson import Job, all_start_in_time, in_due_order, keep, value_met
 
 NOW = 1000.0
@@ -31,7 +34,7 @@ def filed(jobs: list[Job], horizon_s: float = HORIZON_S, now: float = NOW) -> De
 
 def entry_for(job: Job) -> Entry:
     """The job as a waiter."""
-    return Entry(job.start_by_s, job.work_us, job.value, job.sequence, False, False, job)
+    return Entry(job.start_by_s, job.work_us, job.value, job.sequence, False, "t", job)
 
 
 def thinned(jobs: list[Job], rate: float, horizon_s: float = HORIZON_S, now: float = NOW) -> list[Job]:
@@ -224,6 +227,33 @@ def test_little_is_lost_as_requests_come_and_are_served() -> None:
     assert max(lost) <= 2 * MOST_LOST
 
 
+# Who goes first
+
+
+def order_of_going(entry: Entry) -> tuple[float, int]:
+    """Inside a class, of tenants that are all above their share or all within it."""
+    return entry.density, -entry.sequence
+
+
+@given(jobs_of(least=2, most=60), st.lists(st.sampled_from("aaabcdefgh"), min_size=60, max_size=60), rates)
+def test_tenants_above_their_share_go_first(jobs: list[Job], tenants: list[str], rate: float) -> None:
+    """Up to the overload, each that goes is of a tenant above its share at that moment, as long as there is one."""
+    buckets = DeadlineBuckets(HORIZON_S)
+    for job, tenant in zip(jobs, tenants, strict=False):
+        buckets.add(Entry(job.start_by_s, job.work_us, job.value, job.sequence, False, tenant, job), NOW)
+    while (place := buckets.overload(NOW, rate)) is not None:
+        waiting = [size[2] for bucket in buckets._order for size in bucket.sizes if size[2].bucket is bucket]
+        up_to = [entry for entry in waiting if entry.bucket in buckets._order[: place + 1]]
+        (taken,) = buckets.take_victims(NOW, rate, limit=1)
+        fair_us = sum(entry.work_us for entry in waiting) / len({entry.tenant for entry in waiting})
+        work = Counter[str]()
+        for entry in waiting:
+            work[entry.tenant] += entry.work_us
+        above = [entry for entry in up_to if work[entry.tenant] > fair_us * (1 + 1e-12)]
+        assert taken is min(above or up_to, key=order_of_going)
+    buckets.verify()
+
+
 # Books
 
 
@@ -235,6 +265,7 @@ class BooksOfBuckets(RuleBasedStateMachine):
         self.horizon_s = horizon_s
         self.buckets = DeadlineBuckets(horizon_s)
         self.waiting: dict[int, Entry] = {}
+        self.weights: dict[str, float] = {}
         self.now = NOW
         self.sequence = 0
 
@@ -243,7 +274,8 @@ class BooksOfBuckets(RuleBasedStateMachine):
         work_us=st.integers(0, 5_000_000),
         value=st.sampled_from([0.5, 1.0, 3.0]),
         protected=st.booleans(),
-        above_share=st.booleans(),
+        tenant=st.sampled_from("aaabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO"),
+        weight=st.sampled_from([1.0, 1.0, 1.0, 2.5]),
         firm_part=st.sampled_from([0.0, 0.3, math.inf]),
         copies=st.integers(1, 12),
     )
@@ -253,10 +285,12 @@ class BooksOfBuckets(RuleBasedStateMachine):
         work_us: int,
         value: float,
         protected: bool,
-        above_share: bool,
+        tenant: str,
+        weight: float,
         firm_part: float,
         copies: int,
     ) -> None:
+        self.weights[tenant] = weight
         for _ in range(copies):
             self.sequence += 1
             entry = Entry(
@@ -265,9 +299,10 @@ class BooksOfBuckets(RuleBasedStateMachine):
                 value,
                 self.sequence,
                 protected,
-                above_share,
+                tenant,
                 self.sequence,
                 self.now + firm_part * self.horizon_s,
+                weight_units(weight),
             )
             self.buckets.add(entry, self.now)
             self.waiting[self.sequence] = entry
@@ -305,19 +340,35 @@ class BooksOfBuckets(RuleBasedStateMachine):
 
     @rule()
     def name_one(self) -> None:
-        named = self.buckets.least_valuable(self.now)
         may_go = [e for e in self.waiting.values() if not e.protected and self.now <= e.firm_from_s]
-        if not may_go:
-            assert named is None
-        else:
-            assert named is min(
-                may_go,
-                key=lambda e: (
-                    not e.above_share,
-                    e.value / e.work_us if e.work_us else math.inf,
-                    -e.sequence,
-                ),
+        assert self.buckets.least_valuable(self.now) is min(may_go, key=order_of_going, default=None)
+
+    @rule(below=st.sampled_from([math.inf, math.inf, 1e-6]))
+    def name_one_above_its_share(self, below: float) -> None:
+        above = self.above_share()
+        may_go = [
+            e
+            for e in self.waiting.values()
+            if e.tenant in above and not e.protected and self.now <= e.firm_from_s
+        ]
+        named = self.buckets.first_above_share(self.now, None, below)
+        if len({e.tenant for e in may_go}) <= TENANTS_MAX:
+            first = min(may_go, key=order_of_going, default=None)
+            assert named is (
+                first if first is not None and (below == math.inf or first.density < below) else None
             )
+        elif below == math.inf:
+            assert named in may_go
+
+    def above_share(self) -> set[str]:
+        """Tenants of which more waits than their fair share, by the definition."""
+        work: dict[str, int] = {}
+        for entry in self.waiting.values():
+            work[entry.tenant] = work.get(entry.tenant, 0) + entry.work_us
+        weight = sum(self.weights[tenant] for tenant in work)
+        return {
+            tenant for tenant, us in work.items() if us * weight > self.weights[tenant] * sum(work.values())
+        }
 
     @invariant()
     def books_balance(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from forebay.admission.feasibility import Entry
 from forebay.admission.shedding import firm_from_s
 from forebay.admission.tickets import Ticket
+from forebay.admission.victims import Entry
+from forebay.admission.work_ahead import weight_units
 
 
 def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
@@ -16,8 +17,9 @@ def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
         ticket.settings.value,
         ticket.demand.ticket,
         protected,
-        False,
+        ticket.tenant,
         ticket,
         firm_from_s(ticket.queued_s, ticket.deadline_s - ticket.queued_s),
+        weight_units(ticket.weight),
     )
     state.deadlines.add(entry, now)

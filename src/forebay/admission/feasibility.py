@@ -25,23 +25,31 @@ once, 68 at most besides those of overdue waiters; one holds what lies beyond th
 up to the first overloaded bucket, tenants above their fair share first, then the lowest value per work, then the
 youngest; again until nothing is overloaded or the limit is reached. Filing takes O(log n), the test one pass over the
 buckets. How close this comes to the exact pass is tested in `tests/property`.
+
+**Above its share** is asked of each tenant at the moment of the choice (`tenant_shares`). Compared are the waiters of
+the 16 tenants furthest above: where more are, the lowest value per work is that among those. Nobody of a tenant within
+its share is chosen while one of those above has somebody who may go; only where a bucket bounds the choice, and none of
+the 16 has anybody up to it, does a 17th not come before the others.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 from typing import Final, TypeAlias
 
 from forebay.admission.errors import MisuseError, invariant
+from forebay.admission.tenant_shares import TenantShares
+from forebay.admission.victims import Bucket, Entry, Pile, TenantShare, Victim
 
 VICTIMS_PER_EVENT: Final = 4
 """Most waiters given up in one call; the rest follows at the next wake."""
 PASSED_OVER_MAX: Final = 16
 """Candidates that `allowed` may turn down in one call: bounds its cost where nearly nobody may be displaced."""
+TENANTS_MAX: Final = 16
+"""Tenants above their share whose first to go are compared: those furthest above it."""
 
 FAR_SLOTS: Final = 32
 """Slots of the coarsest ring in one horizon. Where nobody states a deadline, all waiters are in this ring."""
@@ -61,118 +69,24 @@ _MIDDLE: Final = 1
 _FAR: Final = 2
 _BEYOND: Final = 3
 _RINGS: Final = 4
-_GARBAGE: Final = 16
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One waiter. It is filed once; when its work or its deadline changes, it leaves and a new one is filed."""
-
-    start_by_s: float
-    """When it must have started; infinite if it may wait for ever."""
-    work_us: int
-    """What it is expected to take, as booked. Not changed while it is filed."""
-    value: float
-    """Of meeting its objective."""
-    sequence: int
-    """Order of arrival: the larger, the younger. Used once only."""
-    protected: bool
-    """Never displaced. May be set at any time, and not taken back."""
-    above_share: bool
-    """Its tenant was above its fair share when this one came to wait: it goes first."""
-    owner: object
-    """Whatever the caller knows it by."""
-    firm_from_s: float = inf
-    """After that it is not displaced (more than half its budget is gone)."""
-    bucket: Bucket | None = None
-    """Where it is filed. Kept by `DeadlineBuckets`."""
-    was_filed: bool = False
-
-
-_Victim: TypeAlias = tuple[int, float, int, int, Entry]
-"""Tenant within its share, value per work, minus sequence: the smallest goes first. The number decides before entries:
-a waiter that was filed anew has left an entry of the same sequence behind."""
-_Size: TypeAlias = tuple[int, int, Entry]
-"""Minus work, number."""
-
-
-class Bucket:
-    """Waiters of one slot of time. For `DeadlineBuckets` alone."""
-
-    __slots__ = ("_number", "count", "end_s", "key", "largest_us", "latest_s", "sizes", "victims", "work_us")
-
-    def __init__(self, key: int, end_s: float) -> None:
-        self.key = key
-        self.end_s = end_s
-        self.latest_s = -inf
-        """No start-by here is later. Kept when that waiter leaves: it stays a bound."""
-        self._number = 0
-        """Entries ever filed here."""
-        self.work_us = 0
-        self.count = 0
-        self.largest_us = 0
-        """Largest work of one waiter, exactly: victims are often the largest, and a bound would hide the rest."""
-        self.victims: list[_Victim] = []
-        """A heap of those that may be displaced, with some that have left."""
-        self.sizes: list[_Size] = []
-        """A heap of all, largest first, with some that have left."""
-
-    def file(self, entry: Entry) -> None:
-        """Take an entry in."""
-        entry.bucket = self
-        work_us = entry.work_us
-        self.work_us += work_us
-        self.count += 1
-        if entry.start_by_s > self.latest_s:
-            self.latest_s = entry.start_by_s
-        if work_us > self.largest_us:
-            self.largest_us = work_us
-        self._number += 1
-        heappush(self.sizes, (-work_us, self._number, entry))
-        if not entry.protected:
-            density = entry.value / work_us if work_us > 0 else inf
-            heappush(
-                self.victims, (0 if entry.above_share else 1, density, -entry.sequence, self._number, entry)
-            )
-
-    def drop(self, entry: Entry) -> None:
-        """Let an entry go; others stay."""
-        entry.bucket = None
-        self.work_us -= entry.work_us
-        self.count -= 1
-        if self.work_us < 0:
-            invariant(False, f"a waiter's work changed while it was filed: {entry.owner!r}")
-        if entry.work_us == self.largest_us:
-            self._find_largest()
-        keep = 2 * self.count + _GARBAGE
-        if len(self.sizes) > keep:
-            self.sizes = [size for size in self.sizes if size[2].bucket is self]
-            heapify(self.sizes)
-        if len(self.victims) > keep:
-            self.victims = [victim for victim in self.victims if victim[4].bucket is self]
-            heapify(self.victims)
-
-    def first(self, now: float) -> _Victim | None:
-        """Whom to give up first; None if nobody here may be displaced."""
-        victims = self.victims
-        while victims:
-            entry = victims[0][4]
-            if entry.bucket is self and not entry.protected and now <= entry.firm_from_s:
-                return victims[0]
-            heappop(victims)  # it is gone, or firm for good
-        return None
-
-    def _find_largest(self) -> None:
-        sizes = self.sizes
-        while sizes and sizes[0][2].bucket is not self:
-            heappop(sizes)
-        self.largest_us = -sizes[0][0] if sizes else 0
+_Passed: TypeAlias = tuple[Bucket, bool, Victim]
+"""Where it was taken out, from a pile or from the bucket's own heap, and who."""
 
 
 class DeadlineBuckets:
     """The waiters of one class of one pool, by when they must start."""
 
-    __slots__ = ("_by_key", "_far_s", "_horizon_s", "_middle_s", "_near_s", "_order", "count", "work_us")
+    __slots__ = (
+        "_by_key",
+        "_far_s",
+        "_horizon_s",
+        "_middle_s",
+        "_near_s",
+        "_order",
+        "count",
+        "shares",
+        "work_us",
+    )
 
     def __init__(self, horizon_s: float) -> None:
         """Open no bucket yet.
@@ -188,8 +102,9 @@ class DeadlineBuckets:
         self._middle_s = horizon_s / MIDDLE_SLOTS
         self._near_s = horizon_s / NEAR_SLOTS
         self._order: list[Bucket] = []
-        """Open buckets, none of them empty, by their ends."""
+        """Open buckets, none of them empty, by their ends, then their keys."""
         self._by_key: dict[int, Bucket] = {}
+        self.shares = TenantShares()
         self.count = 0
         self.work_us = 0
 
@@ -216,6 +131,9 @@ class DeadlineBuckets:
         bucket = self._by_key.get(key)
         if bucket is None:
             bucket = self._open(key, end_s, now)
+        entry.share = self.shares.file(
+            entry.tenant, entry.weight_units, entry.work_us, may_go=not entry.protected
+        )
         bucket.file(entry)
         self.count += 1
         self.work_us += entry.work_us
@@ -228,9 +146,10 @@ class DeadlineBuckets:
         self.count -= 1
         self.work_us -= entry.work_us
         bucket.drop(entry)
+        if entry.share is not None:
+            self.shares.leave(entry.share, entry.work_us)
         if not bucket.count:
-            del self._by_key[bucket.key]
-            self._order.remove(bucket)
+            self._close(bucket)
         return True
 
     def with_horizon(self, horizon_s: float, now: float) -> DeadlineBuckets:
@@ -269,49 +188,56 @@ class DeadlineBuckets:
             allowed: asked about each candidate besides what the entry itself says; None allows all.
         """
         taken: list[Entry] = []
-        passed_over: list[tuple[Bucket, _Victim]] = []
+        passed_over: list[_Passed] = []
         floor = 0
         while len(taken) < limit and len(passed_over) <= PASSED_OVER_MAX:
             place = self._overload_from(floor, now, rate_us_per_s, ahead_us)
             if place is None:
                 break
-            victim = self._first_allowed(place, now, allowed, passed_over)
+            victim = self._first_above(place, now, allowed, inf, passed_over)
+            if victim is None:
+                victim = self._first_allowed(place, now, allowed, inf, passed_over)
             if victim is None:
                 floor = place + 1
             else:
                 self.remove(victim)
                 taken.append(victim)
-        _put_back(passed_over)
+        self._put_back(passed_over)
         return taken
 
-    def least_valuable(self, now: float, allowed: Callable[[Entry], bool] | None = None) -> Entry | None:
-        """Whom to give up first of all that wait, whether or not there is overload: for bounds. It stays filed."""
-        passed_over: list[tuple[Bucket, _Victim]] = []
-        found = self._first_allowed(len(self._order) - 1, now, allowed, passed_over)
-        _put_back(passed_over)
+    def first_above_share(
+        self, now: float, allowed: Callable[[Entry], bool] | None = None, below: float = inf
+    ) -> Entry | None:
+        """Whom to give up first of the tenants above their share, whether or not there is overload. It stays filed.
+
+        Args:
+            below: only those whose value per work is below this.
+        """
+        passed_over: list[_Passed] = []
+        found = self._first_above(len(self._order) - 1, now, allowed, below, passed_over)
+        self._put_back(passed_over)
+        return found
+
+    def least_valuable(
+        self, now: float, allowed: Callable[[Entry], bool] | None = None, below: float = inf
+    ) -> Entry | None:
+        """The same of all tenants alike."""
+        passed_over: list[_Passed] = []
+        found = self._first_allowed(len(self._order) - 1, now, allowed, below, passed_over)
+        self._put_back(passed_over)
         return found
 
     def verify(self) -> None:
         """Check that the totals are the sums of their parts. Raises: InvariantError. For tests and dumps."""
         for bucket in self._order:
-            entries = [size[2] for size in bucket.sizes if size[2].bucket is bucket]
-            work = [entry.work_us for entry in entries]
-            invariant(bucket.count == len(entries) > 0, f"bucket {bucket.key} counts {bucket.count}")
-            invariant(bucket.work_us == sum(work), f"bucket {bucket.key} holds {bucket.work_us} µs")
-            invariant(bucket.largest_us == max(work), f"bucket {bucket.key} has a larger waiter")
-            invariant(
-                bucket.latest_s >= max(entry.start_by_s for entry in entries),
-                f"bucket {bucket.key} has a later waiter",
-            )
-            keep = 2 * bucket.count + _GARBAGE
-            invariant(len(bucket.sizes) <= keep, f"bucket {bucket.key} has garbage")
-            invariant(len(bucket.victims) <= keep + PASSED_OVER_MAX + 1, f"bucket {bucket.key} has garbage")
+            bucket.verify()
             invariant(self._by_key[bucket.key] is bucket, f"bucket {bucket.key} is not found")
         invariant(self.count == sum(bucket.count for bucket in self._order), "waiters are missing")
         invariant(self.work_us == sum(bucket.work_us for bucket in self._order), "work is missing")
         invariant(len(self._order) == len(self._by_key) <= BUCKETS_MAX + 1, "too many buckets")
-        ends = [bucket.end_s for bucket in self._order]
-        invariant(ends == sorted(ends), "buckets are out of order")
+        places = [_place_of(bucket) for bucket in self._order]
+        invariant(places == sorted(places), "buckets are out of order")
+        self.shares.verify(self.work_us, self.count)
 
     def __len__(self) -> int:
         return self.count
@@ -333,38 +259,109 @@ class DeadlineBuckets:
             place += 1  # noqa: SIM113 - enumerate costs more
         return None
 
+    def _first_above(
+        self,
+        place: int,
+        now: float,
+        allowed: Callable[[Entry], bool] | None,
+        below: float,
+        passed_over: list[_Passed],
+    ) -> Entry | None:
+        """Whom to give up first up to a place, of tenants above their share."""
+        if place < 0:
+            return None
+        last = self._order[place]
+        found = self._piles_above(last, now)
+        while found:
+            first = found[0]
+            for pile in found:
+                if pile.victims[0] < first.victims[0]:
+                    first = pile
+            victim = first.victims[0]
+            if below < inf and victim[0] >= below:
+                return None
+            if allowed is None or allowed(victim[3]):
+                return victim[3]
+            first.bucket.pass_over(first)
+            passed_over.append((first.bucket, True, victim))
+            if len(passed_over) > PASSED_OVER_MAX:
+                return None
+            found.remove(first)
+            another = first.share.first_pile(now, last)
+            if another is not None:
+                found.append(another)
+        return None
+
+    def _piles_above(self, last: Bucket, now: float) -> list[Pile]:
+        """Of each of the few tenants furthest above their share, the pile with its first to go up to a bucket."""
+        is_whole = last is self._order[-1]
+        found: list[Pile] = []
+        barren: list[TenantShare] = []
+        looked_at = 0
+        for share in self.shares.above():
+            pile = share.first_pile(now, last)
+            if pile is not None:
+                found.append(pile)
+                looked_at += 1
+            elif is_whole:
+                barren.append(share)  # and is not looked at again: who is firm stays so
+            else:
+                looked_at += 1
+            if looked_at == TENANTS_MAX:
+                break
+        for share in barren:
+            self.shares.strike_off(share)
+        return found
+
     def _first_allowed(
         self,
         place: int,
         now: float,
         allowed: Callable[[Entry], bool] | None,
-        passed_over: list[tuple[Bucket, _Victim]],
+        below: float,
+        passed_over: list[_Passed],
     ) -> Entry | None:
         """Whom to give up first up to a place. Those turned down come out of their heaps, into `passed_over`."""
         order = self._order
         while True:
-            best: _Victim | None = None
+            best: Victim | None = None
             home: Bucket | None = None
             for index in range(place + 1):
                 victim = order[index].first(now)
                 if victim is not None and (best is None or victim < best):
                     best, home = victim, order[index]
-            if best is None or home is None:
+            if best is None or home is None or (below < inf and best[0] >= below):
                 return None
-            if allowed is None or allowed(best[4]):
-                return best[4]
+            if allowed is None or allowed(best[3]):
+                return best[3]
             heappop(home.victims)
-            passed_over.append((home, best))
+            passed_over.append((home, False, best))
             if len(passed_over) > PASSED_OVER_MAX:
                 return None
+
+    def _put_back(self, passed_over: list[_Passed]) -> None:
+        """Those turned down now may be displaced another time."""
+        for bucket, from_pile, victim in passed_over:
+            if not from_pile:
+                heappush(bucket.victims, victim)
+                continue
+            bucket.pile_up(victim)
+            share = victim[3].share
+            if share is not None:
+                self.shares.list_again(share)
 
     def _open(self, key: int, end_s: float, now: float) -> Bucket:
         if len(self._order) >= BUCKETS_MAX:
             self._fold_overdue(now)
         bucket = Bucket(key, end_s)
         self._by_key[key] = bucket
-        insort(self._order, bucket, key=_end_of)
+        insort(self._order, bucket, key=_place_of)
         return bucket
+
+    def _close(self, bucket: Bucket) -> None:
+        bucket.close()
+        del self._by_key[bucket.key]
+        self._order.remove(bucket)
 
     def _fold_overdue(self, now: float) -> None:
         """Make one bucket of all whose time is over. Waiters are few there: their own alarm takes them out."""
@@ -373,15 +370,8 @@ class DeadlineBuckets:
             for size in bucket.sizes:
                 if size[2].bucket is bucket:
                     overdue[0].file(size[2])
-            del self._by_key[bucket.key]
-            self._order.remove(bucket)
+            self._close(bucket)
 
 
-def _end_of(bucket: Bucket) -> float:
-    return bucket.end_s
-
-
-def _put_back(passed_over: list[tuple[Bucket, _Victim]]) -> None:
-    """Those turned down now may be displaced another time."""
-    for bucket, victim in passed_over:
-        heappush(bucket.victims, victim)
+def _place_of(bucket: Bucket) -> tuple[float, int]:
+    return bucket.end_s, bucket.key

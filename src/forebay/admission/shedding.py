@@ -10,7 +10,7 @@ displaced request, a later call of an admitted session, whoever was already sent
 has waited for more than half of its budget.
 
 **First to go.** Tenants above their fair share, then the less important class, then the lowest value per GPU-second,
-then the youngest.
+then the youngest. Who is above its share is `tenant_shares`'s to say, and `triage` puts the order together.
 
 **In vain.** A waiter is given up when the chance that it can still meet its objective is below 10 %. The chance counts
 and not the expectation: the answers that fit into little time are short ones and cost little, so a queue of long jobs
@@ -22,13 +22,12 @@ that is dropped by its median loses those it could have served.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from math import inf
 from typing import Final
 
 from forebay.admission.model import Demand
 from forebay.admission.settings import Displace
+from forebay.admission.tenant_memory import TenantMemory
 
 HOPELESS_BELOW: Final = 0.1
 """A chance below this is none."""
@@ -86,19 +85,6 @@ def may_be_displaced(
     return not protected and now <= firm_s and may_displace(displace, newcomer_rank, rank)
 
 
-def victim_key(
-    *, above_share: bool, rank: int, value: float, work_us: int, sequence: int
-) -> tuple[int, int, float, int]:
-    """Order of going, the smallest first.
-
-    Args:
-        above_share: its tenant has more than its fair share.
-        rank: of its class, 0 the most important.
-        sequence: the larger, the younger.
-    """
-    return 0 if above_share else 1, -rank, value / work_us if work_us > 0 else inf, -sequence
-
-
 # Who waits in vain
 
 
@@ -151,71 +137,32 @@ def fingerprint(demand: Demand) -> int:
     )
 
 
-_Key = tuple[str, str | int]
-
-
-class _Memory:
-    """Numbers by key, for some time after they were last put in; bounded, the oldest goes."""
-
-    __slots__ = ("_items", "_keep_s", "_size_max")
-
-    def __init__(self, keep_s: float, size_max: int) -> None:
-        self._keep_s = keep_s
-        self._size_max = size_max
-        self._items: OrderedDict[_Key, tuple[int, float]] = OrderedDict()
-        """Number and end, in the order of the ends."""
-
-    def put(self, key: _Key, number: int, now: float) -> None:
-        items = self._items
-        items[key] = number, now + self._keep_s
-        items.move_to_end(key)
-        # Two at most: each put adds one, so what is over goes in the end, and no call pays for a long pause.
-        for _ in range(2):
-            oldest = next(iter(items))
-            if len(items) > self._size_max or items[oldest][1] <= now:
-                del items[oldest]
-
-    def get(self, key: _Key, now: float) -> int | None:
-        item = self._items.get(key)
-        return item[0] if item is not None and item[1] > now else None
-
-    def forget(self, key: _Key) -> None:
-        self._items.pop(key, None)
-
-    def clear(self) -> None:
-        self._items.clear()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
 class DisplacedRetries:
     """Requests that were displaced lately. The retry of each is left alone once."""
 
     __slots__ = ("_memory",)
 
     def __init__(self, keep_s: float = RETRY_REMEMBERED_S, size_max: int = RETRIES_MAX) -> None:
-        self._memory = _Memory(keep_s, size_max)
+        self._memory = TenantMemory(keep_s, size_max)
 
     def displaced(self, tenant: str, fingerprint: int, now: float) -> None:
         """A request was pushed out."""
-        key = (tenant, fingerprint)
-        self._memory.put(key, (self._memory.get(key, now) or 0) + 1, now)
+        before = self._memory.get(tenant, fingerprint, now) or 0
+        self._memory.put(tenant, fingerprint, before + 1, now)
 
     def knows(self, tenant: str, fingerprint: int, now: float) -> bool:
         """Is this the retry of one that was displaced? Uses nothing up."""
-        return self._memory.get((tenant, fingerprint), now) is not None
+        return self._memory.get(tenant, fingerprint, now) is not None
 
     def claim(self, tenant: str, fingerprint: int, now: float) -> bool:
         """Such a retry begins to wait, and is left alone from now on. True once for each that was displaced."""
-        key = (tenant, fingerprint)
-        left = self._memory.get(key, now)
+        left = self._memory.get(tenant, fingerprint, now)
         if left is None:
             return False
         if left > 1:
-            self._memory.put(key, left - 1, now)
+            self._memory.put(tenant, fingerprint, left - 1, now)
         else:
-            self._memory.forget(key)
+            self._memory.forget(tenant, fingerprint)
         return True
 
     def __len__(self) -> int:
@@ -228,15 +175,15 @@ class Sessions:
     __slots__ = ("_memory",)
 
     def __init__(self, idle_s: float = SESSION_IDLE_S, size_max: int = SESSIONS_MAX) -> None:
-        self._memory = _Memory(idle_s, size_max)
+        self._memory = TenantMemory(idle_s, size_max)
 
     def admitted(self, tenant: str, session: str, class_index: int, now: float) -> None:
         """A call of the session was admitted in this class, or ended: its idle time starts anew."""
-        self._memory.put((tenant, session), class_index, now)
+        self._memory.put(tenant, session, class_index, now)
 
     def class_of(self, tenant: str, session: str, now: float) -> int | None:
         """The class of the session's calls; None for the first call, and after a long pause."""
-        return self._memory.get((tenant, session), now)
+        return self._memory.get(tenant, session, now)
 
     def clear(self) -> None:
         """Classes have changed."""

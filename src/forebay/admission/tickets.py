@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from forebay.admission.feasibility import Entry
 from forebay.admission.ledger import Booking
 from forebay.admission.model import Check, Cost, Demand, EndpointId
 from forebay.admission.pricing import Price
 from forebay.admission.settings import ClassSettings
+from forebay.admission.victims import Entry
 from forebay.admission.wait import Forecast
 from forebay.admission.waiter import Waiter
 

@@ -3,8 +3,11 @@
 It chooses and does nothing: `controller` evicts those named here. The rules of who may go are in `shedding`, the
 arithmetic of deadlines in `feasibility`; this looks them up for one pool.
 
-- **A bound is reached** (`queue_full`): waiters of less important classes, or with `displace: same` of the newcomer's
-  own class with less value per GPU-second, make room, at most four and only if that is enough.
+- **A bound is reached** (`queue_full`): waiters of less important classes, or with `displace: same` those of the
+  newcomer's own class that go before it, make room, at most four and only if that is enough. First go those of tenants
+  above their fair share of what waits in their class, then the less important class, then the lowest value per
+  GPU-second, then the youngest. The newcomer has its own place in that order, as if it waited already: so a tenant
+  that floods a class pushes out no modest one of it, and a modest one gets in whatever its request is worth.
 - **A set cannot be on time**: with `displace: same`, the class's waiters of the lowest value per GPU-second go until
   the others can, four at a time.
 - **In vain**: a waiter is looked at when half and when four fifths of its wait are over, and given up if the chance to
@@ -18,13 +21,15 @@ from math import inf
 from typing import Final
 
 from forebay.admission.class_state import ClassState
-from forebay.admission.feasibility import Entry
+from forebay.admission.feasibility import DeadlineBuckets
 from forebay.admission.gate import CLASS_BOUNDS, HOPELESS, POOL_BOUNDS, Verdict
 from forebay.admission.model import MICRO, Check
 from forebay.admission.pools import Pool
 from forebay.admission.settings import Displace
-from forebay.admission.shedding import HOPELESS_BELOW, cannot_start, victim_key
+from forebay.admission.shedding import HOPELESS_BELOW, cannot_start, may_displace
 from forebay.admission.tickets import WAITING, Ticket
+from forebay.admission.victims import Entry
+from forebay.admission.work_ahead import weight_units
 
 VICTIMS_MAX: Final = 4
 SHORT_PREFILL: Final = 0.2
@@ -35,42 +40,92 @@ _OFF: Final = Displace.OFF
 _SAME: Final = Displace.SAME
 
 
-class _Spared:
-    """Says no to those already chosen, and to those worth no less than the newcomer."""
-
-    __slots__ = ("_chosen", "_density")
-
-    def __init__(self, chosen: list[Ticket], density: float | None) -> None:
-        self._chosen = chosen
-        self._density = density
-
-    def allows(self, entry: Entry) -> bool:
-        """True if this one may go."""
-        ticket = entry.owner
-        if ticket in self._chosen:
-            return False
-        return self._density is None or entry.value < self._density * max(entry.work_us, 1)
-
-
 def room_for(ticket: Ticket, verdict: Verdict, displace: Displace, now: float) -> list[Ticket]:
     """Waiters whose going lets this arrival pass the bounds that refuse it; none if it would not be enough."""
     if displace is _OFF:
         return []
+    choice = _Choice(ticket, displace, now)
     failed = [check for check in verdict.checks if not check.passed and check.name != HOPELESS]
-    chosen: list[Ticket] = []
-    while failed and len(chosen) < VICTIMS_MAX:
-        in_own_class = False
-        for check in failed:
-            if check.name in CLASS_BOUNDS:
-                in_own_class = True
-            elif check.name not in POOL_BOUNDS:
-                return []  # no going of others mends that
-        victim = _least(ticket, chosen, displace, now, own_class_only=in_own_class)
-        if victim is None:
-            return []
-        chosen.append(victim)
-        failed = [check for check in failed if not _is_mended(check, chosen, ticket.pool)]
-    return [] if failed else chosen
+    enough = choice.go_on(failed)
+    choice.end()
+    return choice.chosen if enough else []
+
+
+class _Choice:
+    """Who makes room for one newcomer.
+
+    Meanwhile shares are those that there would be then: of its class the newcomer has its part, those chosen have none.
+    """
+
+    __slots__ = ("_displace", "_newcomer", "_now", "_own", "_shares", "chosen")
+
+    def __init__(self, newcomer: Ticket, displace: Displace, now: float) -> None:
+        self._newcomer = newcomer
+        self._displace = displace
+        self._now = now
+        self.chosen: list[Ticket] = []
+        self._shares = _buckets_of(newcomer).shares
+        self._own = self._shares.visit(
+            newcomer.tenant, weight_units(newcomer.weight), newcomer.booking.work_us
+        )
+
+    def go_on(self, failed: list[Check]) -> bool:
+        """Choose until no bound fails. False: that cannot be."""
+        while failed and len(self.chosen) < VICTIMS_MAX:
+            in_own_class = False
+            for check in failed:
+                if check.name in CLASS_BOUNDS:
+                    in_own_class = True
+                elif check.name not in POOL_BOUNDS:
+                    return False  # no going of others mends that
+            victim = self._first(in_own_class)
+            if victim is None:
+                return False
+            self.chosen.append(victim)
+            entry = victim.entry
+            if entry is not None and entry.share is not None:
+                _buckets_of(victim).shares.leave(entry.share, entry.work_us)
+            failed = [check for check in failed if not _is_mended(check, self.chosen, self._newcomer.pool)]
+        return not failed
+
+    def end(self) -> None:
+        """All are counted again as they wait."""
+        self._shares.leave(self._own, self._newcomer.booking.work_us)
+        for victim in self.chosen:
+            entry = victim.entry
+            if entry is not None and entry.share is not None:
+                shares = _buckets_of(victim).shares
+                shares.enter(entry.share, entry.work_us)
+                shares.list_again(entry.share)
+
+    def _first(self, own_class_only: bool) -> Ticket | None:
+        """The next to go."""
+        newcomer, now = self._newcomer, self._now
+        may_go: list[ClassState] = []
+        """The least important first."""
+        for state in newcomer.pool.classes.values():
+            if may_displace(self._displace, newcomer.rank, state.index) and (
+                state.index == newcomer.rank or not own_class_only
+            ):
+                may_go.insert(0, state)
+        density = newcomer.settings.value / max(newcomer.booking.work_us, 1)
+        is_above = self._displace is _SAME and self._shares.is_above(self._own)
+        for state in may_go:
+            below = density if state.index == newcomer.rank and is_above else inf
+            found = state.deadlines.first_above_share(now, self._is_left, below)
+            if found is not None:
+                return _ticket_of(found)
+        for state in may_go:
+            if state.index == newcomer.rank and is_above:
+                continue
+            below = density if state.index == newcomer.rank else inf
+            found = state.deadlines.least_valuable(now, self._is_left, below)
+            if found is not None:
+                return _ticket_of(found)
+        return None
+
+    def _is_left(self, entry: Entry) -> bool:
+        return entry.owner not in self.chosen
 
 
 def late_ones(state: ClassState, pool: Pool, displace: Displace, now: float) -> list[Ticket]:
@@ -114,34 +169,6 @@ def waits_in_vain(ticket: Ticket, now: float) -> Check | None:
     return Check("least_wait", low_s, ticket.deadline_s - now, False)
 
 
-def _least(
-    newcomer: Ticket, chosen: list[Ticket], displace: Displace, now: float, *, own_class_only: bool
-) -> Ticket | None:
-    """The next to go of all that this newcomer may push out."""
-    best: Ticket | None = None
-    best_key: tuple[int, int, float, int] | None = None
-    density = newcomer.settings.value / max(newcomer.booking.work_us, 1)
-    for state in newcomer.pool.classes.values():
-        is_own = state.index == newcomer.rank
-        if state.index < newcomer.rank or (is_own and displace is not _SAME):
-            continue
-        if own_class_only and not is_own:
-            continue
-        found = state.deadlines.least_valuable(now, _Spared(chosen, density if is_own else None).allows)
-        if found is None:
-            continue
-        key = victim_key(
-            above_share=found.above_share,
-            rank=state.index,
-            value=found.value,
-            work_us=found.work_us,
-            sequence=found.sequence,
-        )
-        if best_key is None or key < best_key:
-            best, best_key = _ticket_of(found), key
-    return best
-
-
 def _is_mended(check: Check, chosen: list[Ticket], pool: Pool) -> bool:
     """True if this bound is kept once those chosen are gone."""
     freed: int | float = 0
@@ -153,6 +180,10 @@ def _is_mended(check: Check, chosen: list[Ticket], pool: Pool) -> bool:
         else:
             freed += pool.settings.to_gpu_s(ticket.booking.work_us)
     return check.limit is None or check.value - freed <= check.limit
+
+
+def _buckets_of(ticket: Ticket) -> DeadlineBuckets:
+    return ticket.pool.classes[ticket.demand.class_name].deadlines
 
 
 def _ticket_of(entry: Entry) -> Ticket:

@@ -56,7 +56,7 @@ class Backlogs:
         Returns:
             The bin that it is in now; -1 if none.
         """
-        to = _bin(new_us / units) if new_us else -1
+        to = bin_of(new_us / units) if new_us else -1
         if to == at:
             if at >= 0:
                 self._works[at] += new_us - old_us
@@ -87,7 +87,7 @@ class Backlogs:
             own_us: its backlog.
             own_units: its weight.
         """
-        at = _bin(per_unit)
+        at = bin_of(per_unit)
         block = at // _BLOCK
         start = block * _BLOCK
         below_us = sum(self._block_works[:block]) + sum(self._works[start:at])
@@ -106,7 +106,7 @@ class Backlogs:
         return below_us + above_units * per_unit + (here if here < here_us else here_us)
 
 
-def _bin(per_unit: float) -> int:
+def bin_of(per_unit: float) -> int:
     """The bin of so many µs per unit of weight."""
     at = int(PER_OCTAVE * log2(per_unit * WEIGHT_UNITS)) if per_unit * WEIGHT_UNITS > 1.0 else 0
     return at if at < _BINS else _BINS - 1

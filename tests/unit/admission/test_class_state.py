@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from forebay.admission.class_state import ClassState
-from forebay.admission.feasibility import Entry
 from forebay.admission.learning import CAUTIOUS_QUANTILE
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, ClassSettings
+from forebay.admission.victims import Entry
 
 STANDARD = next(c for c in ZERO_CONFIGURATION_CLASSES if c.name == "standard")
 SECOND_US = 1_000_000
@@ -31,7 +31,7 @@ def taught(of_class: ClassState, *, first_s: float = 0.0, ratio: float = 1.0, ti
 
 def entry(number: int, start_by_s: float) -> Entry:
     """A waiter of one endpoint-second."""
-    return Entry(start_by_s, SECOND_US, 1.0, number, False, False, number)
+    return Entry(start_by_s, SECOND_US, 1.0, number, False, "t", number)
 
 
 def test_nothing_is_known_of_a_new_class() -> None:
@@ -126,7 +126,7 @@ def test_whether_predictions_are_corrected_outlives_another_confidence(corrects:
 def test_another_wait_budget_files_those_who_wait_anew() -> None:
     """With 600 s instead of 5 s those who came one by one stand in many buckets again, not in the one beyond."""
     of_class = ClassState(replace(STANDARD, wait_budget_s=5.0), 0, corrects=True)
-    entries = [Entry(100.0 + number, 1000, 1.0, number, False, False, None) for number in range(50)]
+    entries = [Entry(100.0 + number, 1000, 1.0, number, False, "t", None) for number in range(50)]
     for entry in entries:
         of_class.deadlines.add(entry, 0.0)
     of_class.reconfigure(replace(STANDARD, wait_budget_s=600.0), 1.0)

@@ -281,6 +281,43 @@ def test_later_calls_of_an_admitted_session_are_left_alone(begin: Begin) -> None
         assert [outcome] == turned_away(scenario.arrive(4, 2.0))
 
 
+FEW_PLACES = replace(ONE_PLACE, max_queue=20)
+MODEST = range(9)
+
+
+def test_a_flooding_tenant_makes_room_for_more_important_requests(begin: Begin) -> None:
+    """Of eleven waiters of one tenant and one each of nine others ten of the former go, though worth more."""
+    scenario = begin(FEW_PLACES)
+    scenario.arrive(0, 0.0, class_name="batch", tenant="flood")
+    for n in MODEST:
+        scenario.arrive(10 + n, 0.0, class_name="batch", tenant=f"modest {n}", max_output_tokens=101)
+    scenario.arrive_many(range(20, 31), 0.0, class_name="batch", tenant="flood")
+    gone = [turned_away(scenario.arrive(40 + n, 1.0, tenant="another")) for n in range(11)]
+    assert [[(30 - n, Outcome.DISPLACED)] for n in range(10)] == gone[:10]
+    assert [(18, Outcome.DISPLACED)] == gone[10]
+    assert [(60, Outcome.QUEUE_FULL)] == turned_away(scenario.arrive(60, 1.0, class_name="batch"))
+
+
+def test_modest_tenants_get_into_a_class_that_one_has_filled(begin: Begin) -> None:
+    """With `same` each takes the place of the flooding one's youngest, which takes nobody's place in turn."""
+    scenario = begin(settings=settings_for(FEW_PLACES, displace=Displace.SAME))
+    scenario.arrive_many(range(21), 0.0, class_name="batch", tenant="flood")
+    for n in MODEST:
+        mine = scenario.arrive(30 + n, 1.0, class_name="batch", tenant=f"modest {n}", max_output_tokens=101)
+        assert ([(20 - n, Outcome.DISPLACED)], [30 + n]) == (turned_away(mine), held(mine))
+        again = scenario.arrive(50 + n, 1.0, class_name="batch", tenant="flood")
+        assert [(50 + n, Outcome.QUEUE_FULL)] == turned_away(again)
+
+
+def test_with_lower_a_class_that_one_has_filled_stays_full(begin: Begin) -> None:
+    """Then nobody of the own class makes room, whatever its tenant has, nor of a more important one."""
+    scenario = begin(FEW_PLACES)
+    scenario.arrive_many(range(21), 0.0, tenant="flood")
+    for number, name in ((30, "standard"), (31, "batch")):
+        arrived = scenario.arrive(number, 1.0, class_name=name, tenant="modest")
+        assert [(number, Outcome.QUEUE_FULL)] == turned_away(arrived)
+
+
 # Waits that end
 
 

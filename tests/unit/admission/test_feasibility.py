@@ -9,10 +9,12 @@ from forebay.admission.errors import InvariantError, MisuseError
 from forebay.admission.feasibility import (
     BUCKETS_MAX,
     PASSED_OVER_MAX,
+    TENANTS_MAX,
     VICTIMS_PER_EVENT,
     DeadlineBuckets,
-    Entry,
 )
+from forebay.admission.victims import Entry
+from forebay.admission.work_ahead import weight_units
 
 NOW = 1000.0
 RATE = 1_000_000.0
@@ -41,14 +43,23 @@ class Waiters:
         value: float = 1.0,
         *,
         protected: bool = False,
-        above_share: bool = False,
+        tenant: str = "t",
+        weight: float = 1.0,
         firm_from_s: float = math.inf,
         now: float = NOW,
     ) -> Entry:
         self.sequence += 1
         work_us = round(work_s * SECOND_US)
         entry = Entry(
-            now + in_s, work_us, value, self.sequence, protected, above_share, name, firm_from_s=firm_from_s
+            now + in_s,
+            work_us,
+            value,
+            self.sequence,
+            protected,
+            tenant,
+            name,
+            firm_from_s,
+            weight_units(weight),
         )
         self.buckets.add(entry, now)
         return entry
@@ -161,11 +172,94 @@ def test_the_lowest_value_per_work_goes_first(buckets: DeadlineBuckets, waiters:
 
 
 def test_tenants_above_their_share_go_first(buckets: DeadlineBuckets, waiters: Waiters) -> None:
-    """A waiter of a tenant above its share goes before one of lower value per work."""
-    waiters.add("within", 1.0, 2.0, 0.1)
-    waiters.add("above", 1.0, 1.0, 100.0, above_share=True)
-    waiters.add("also within", 1.0, 1.0, 100.0)
+    """A waiter of a tenant above its share goes before one of lower value per work; then its tenant is within it."""
+    waiters.add("within", 1.0, 1.5, 0.1, tenant="modest")
+    waiters.add("above", 1.0, 1.0, 100.0, tenant="large")
+    waiters.add("also above", 1.0, 1.0, 200.0, tenant="large")
+    assert "above" == getattr(buckets.first_above_share(NOW), "owner", None)
+    assert "within" == getattr(buckets.least_valuable(NOW), "owner", None)
     assert ["above", "within"] == names(buckets.take_victims(NOW, 0.5 * RATE))
+    assert buckets.first_above_share(NOW) is None
+
+
+def test_where_none_of_those_above_may_go_others_do(buckets: DeadlineBuckets, waiters: Waiters) -> None:
+    """Protected waiters of a large tenant are no reason to spare anybody, and it comes first again with the next."""
+    for n in range(3):
+        waiters.add(f"protected {n}", 1.0, 1.0, 0.1, tenant="large", protected=True)
+    waiters.add("modest", 1.0, 1.0, 5.0, tenant="modest")
+    assert buckets.first_above_share(NOW) is None
+    assert ["modest"] == names(buckets.take_victims(NOW, RATE))
+    waiters.add("modest too", 1.0, 1.0, 5.0, tenant="modest")
+    waiters.add("large", 1.0, 1.0, 9.0, tenant="large", firm_from_s=NOW + 1.0)
+    assert "large" == getattr(buckets.first_above_share(NOW), "owner", None)
+    assert buckets.first_above_share(NOW + 1.1) is None
+    waiters.add("large too", 1.0, 1.0, 9.0, tenant="large")
+    assert "large too" == getattr(buckets.first_above_share(NOW + 1.1), "owner", None)
+    buckets.verify()
+
+
+def test_of_tenants_above_only_those_up_to_the_overload_help(
+    buckets: DeadlineBuckets, waiters: Waiters
+) -> None:
+    """Whoever must start later than the overload stays, whatever its tenant has."""
+    for n in range(5):
+        waiters.add(f"later {n}", 9.0, 1.0, 0.1, tenant="large")
+    waiters.add("soon", 1.0, 1.0, 3.0, tenant="large")
+    waiters.add("one", 1.0, 2.0, tenant="modest")
+    waiters.add("two", 1.0, 1.0, tenant="other")
+    assert ["soon"] == names(buckets.take_victims(NOW, RATE))
+
+
+def test_many_tenants_above_their_share_are_compared_in_part(
+    buckets: DeadlineBuckets, waiters: Waiters
+) -> None:
+    """Of 17 above, the least valuable of the 16 furthest above; of those turned down the next."""
+    for n in range(TENANTS_MAX + 1):
+        waiters.add(f"{n:02}", 1.0, 2.0 + 0.5 * n, 1.0 + n, tenant=f"large {n}")
+    for n in range(90):
+        waiters.add(f"modest {n}", 1.0, 0.1, tenant=f"modest {n}")
+    assert "01" == getattr(buckets.first_above_share(NOW), "owner", None)
+    assert "05" == getattr(buckets.first_above_share(NOW, lambda e: str(e.owner) > "04"), "owner", None)
+    assert buckets.first_above_share(NOW, None, 1e-7) is None
+    buckets.verify()
+
+
+def test_weights_tell_what_a_fair_share_is(buckets: DeadlineBuckets, waiters: Waiters) -> None:
+    """Three times the weight is three times the work before a tenant is above its share."""
+    waiters.add("heavy", 1.0, 3.0, tenant="heavy", weight=3.0)
+    waiters.add("light", 1.0, 1.0, tenant="light")
+    assert buckets.first_above_share(NOW) is None
+    waiters.add("light too", 1.0, 0.5, tenant="light")
+    assert "light" == getattr(buckets.first_above_share(NOW), "owner", None)
+
+
+def test_turning_down_those_above_is_bounded_and_leaves_no_trace(
+    buckets: DeadlineBuckets, waiters: Waiters
+) -> None:
+    """Where nobody is allowed to go, few are asked about, and they may go another time."""
+    asked: list[Entry] = []
+
+    def refuse(entry: Entry) -> bool:
+        asked.append(entry)
+        return False
+
+    for n in range(100):
+        waiters.add(f"{n}", 1.0 + 0.08 * n, 1.0, tenant="large")
+    waiters.add("modest", 1.0, 1.0, tenant="modest")
+    assert buckets.first_above_share(NOW, refuse) is None
+    assert [] == buckets.take_victims(NOW, 0.01 * RATE, allowed=refuse)
+    assert len(asked) <= 2 * (PASSED_OVER_MAX + 1)
+    assert "99" == getattr(buckets.first_above_share(NOW), "owner", None)
+    buckets.verify()
+
+
+def test_other_horizons_keep_what_tenants_have(buckets: DeadlineBuckets, waiters: Waiters) -> None:
+    """Filed for another budget, the same tenants are above their share."""
+    waiters.add("modest", 1.0, 1.0, tenant="modest")
+    waiters.add("large", 3.0, 2.0, tenant="large")
+    others = buckets.with_horizon(5.0, NOW)
+    others.verify()
+    assert "large" == getattr(others.first_above_share(NOW), "owner", None)
 
 
 def test_of_equals_the_youngest_goes(buckets: DeadlineBuckets, waiters: Waiters) -> None:

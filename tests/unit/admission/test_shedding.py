@@ -15,7 +15,6 @@ from forebay.admission.shedding import (
     is_protected,
     may_be_displaced,
     may_displace,
-    victim_key,
 )
 
 NOW = 1000.0
@@ -72,29 +71,6 @@ def test_all_rules_hold_at_once() -> None:
     assert not may_be_displaced(Displace.SAME, 0, 1, protected=True, firm_s=math.inf, now=NOW)
     assert not may_be_displaced(Displace.LOWER, 1, 1, protected=False, firm_s=math.inf, now=NOW)
     assert may_be_displaced(Displace.SAME, 1, 1, protected=False, firm_s=math.inf, now=NOW)
-
-
-def test_victims_go_by_share_then_rank_then_value_then_age() -> None:
-    """Each part of the order decides only among those that the parts before it leave equal."""
-
-    def key(
-        above_share: bool, rank: int, value: float, work_us: int, sequence: int
-    ) -> tuple[int, int, float, int]:
-        return victim_key(above_share=above_share, rank=rank, value=value, work_us=work_us, sequence=sequence)
-
-    in_order = [
-        key(True, 2, 9.0, 1, 1),
-        key(True, 0, 1.0, 100, 1),
-        key(False, 2, 1.0, 100, 9),
-        key(False, 2, 1.0, 100, 8),
-        key(False, 2, 1.0, 99, 7),
-        key(False, 2, 9.0, 1, 9),
-        key(False, 2, 2.0, 0, 9),
-        key(False, 1, 0.1, 100, 9),
-        key(False, 0, 0.1, 100, 9),
-    ]
-    backwards = in_order[::-1]
-    assert in_order == sorted(backwards)
 
 
 # Who waits in vain

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+from forebay.admission.shedding import RETRIES_MAX, SESSIONS_MAX
 from forebay.admission.standing import Standing
 from tests.unit.admission.build import Site
 
@@ -37,3 +40,28 @@ def test_a_request_without_a_session_leaves_nothing_behind() -> None:
     site, standing = Site(), Standing()
     standing.started(site.ticket(1), 1.0)
     assert not standing.is_protected(site.ticket(2), 1.0)
+
+
+def test_a_session_survives_a_flood_of_another_tenants_sessions() -> None:
+    """A tenant that starts as many sessions as are remembered of all makes no other one's be forgotten."""
+    site, standing = Site(), Standing()
+    for number in range(10):
+        standing.started(site.ticket(1, session=f"{number}", tenant="modest"), 0.0)
+    flooding = site.ticket(2, session="s", tenant="flood")
+    for number in range(SESSIONS_MAX + 1000):
+        flooding.demand = replace(flooding.demand, session=f"{number}")
+        standing.started(flooding, number / 1000)
+    assert standing.is_protected(flooding, 20.0)
+    for number in range(10):
+        assert standing.is_protected(site.ticket(3, session=f"{number}", tenant="modest"), 20.0)
+
+
+def test_a_retry_survives_a_flood_of_another_tenants_displacements() -> None:
+    """However many requests of one tenant are pushed out, the retry of another's is still known."""
+    site, standing = Site(), Standing()
+    standing.displaced(site.ticket(1, tenant="modest"), 0.0)
+    flooding = site.ticket(2, tenant="flood")
+    for number in range(RETRIES_MAX + 1000):
+        flooding.demand = replace(flooding.demand, body_bytes=number)
+        standing.displaced(flooding, number / 1000)
+    assert standing.is_protected(site.ticket(3, tenant="modest", retry_count=1), 10.0)

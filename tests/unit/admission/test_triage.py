@@ -94,6 +94,59 @@ def test_a_class_at_its_own_bound_is_helped_by_nobody_else() -> None:
     assert [2] == victims(site, newcomer, Displace.SAME)
 
 
+def flooded(site: Site, class_name: str = "standard", first: int = 10) -> None:
+    """Three waiters of one tenant, one of a modest one that is worth less for its work."""
+    for number in range(first, first + 3):
+        filed(site, number, tenant="flood", class_name=class_name)
+    filed(site, first + 3, tenant="modest", class_name=class_name, max_output_tokens=120)
+
+
+def test_tenants_above_their_share_lose_theirs_first() -> None:
+    """Of the class that gives way the flooding tenant's youngest goes, though a modest one's is worth less."""
+    site = crowded(pool_settings(max_inflight_requests=1, max_queue=4))
+    flooded(site, "batch")
+    assert [12] == victims(site, site.ticket(99), Displace.LOWER)
+
+
+def test_a_tenant_is_above_its_share_without_those_that_are_chosen() -> None:
+    """Of three and one the first two go of the three; then both have the same, and value decides."""
+    site = crowded(pool_settings(max_inflight_requests=1, max_queue=2))
+    flooded(site, "batch")
+    assert [12, 11, 13] == victims(site, site.ticket(99), Displace.LOWER)
+    site.pool.classes["batch"].deadlines.verify()
+    assert [12, 11, 13] == victims(site, site.ticket(99), Displace.LOWER)
+    assert [] == victims(site, site.ticket(99, class_name="batch"), Displace.LOWER)
+
+
+def test_a_share_comes_before_a_rank() -> None:
+    """Above its share in a more important class a tenant goes before one within it in a less important class."""
+    site = crowded(pool_settings(max_inflight_requests=1, max_queue=6))
+    flooded(site)
+    filed(site, 20, class_name="batch", tenant="one")
+    filed(site, 21, class_name="batch", tenant="two")
+    assert [12] == victims(site, site.ticket(99, class_name="realtime"), Displace.LOWER)
+    assert [21] == victims(site, site.ticket(99), Displace.LOWER)
+    assert [] == victims(site, site.ticket(99, class_name="batch"), Displace.LOWER)
+
+
+def test_a_modest_tenant_gets_in_whatever_its_request_is_worth() -> None:
+    """With `same` it takes the place of one of a tenant above its share; a flooding one takes nobody's in turn."""
+    site = crowded(pool_settings(max_inflight_requests=1, max_queue=4))
+    flooded(site)
+    assert [12] == victims(site, site.ticket(99, tenant="new", max_output_tokens=110), Displace.SAME)
+    assert [] == victims(site, site.ticket(99, tenant="flood"), Displace.SAME)
+    assert [12] == victims(site, site.ticket(99, tenant="flood", max_output_tokens=50), Displace.SAME)
+    assert [] == victims(site, site.ticket(99, tenant="new", max_output_tokens=110), Displace.LOWER)
+
+
+def test_nobody_grows_above_its_share_by_pushing_others_out() -> None:
+    """With its own request a tenant would be above: then it has to be worth more, and only than those above."""
+    site = crowded(pool_settings(max_inflight_requests=1, max_queue=4))
+    flooded(site)
+    assert [] == victims(site, site.ticket(99, tenant="modest", max_output_tokens=300), Displace.SAME)
+    assert [] == victims(site, site.ticket(99, tenant="new", max_output_tokens=500), Displace.SAME)
+
+
 def learned(site: Site) -> Site:
     """A pool past its learning."""
     site.pool.learning.observed(1000, 1000, 0.1, True, 0.0)
@@ -109,6 +162,18 @@ def test_of_a_set_that_cannot_be_on_time_the_least_worth_goes() -> None:
     state = site.pool.classes["standard"]
     assert [] == late_ones(state, site.pool, Displace.LOWER, 0.0)
     assert [7] == [ticket.sequence for ticket in late_ones(state, site.pool, Displace.SAME, 0.0)]
+
+
+def test_of_a_set_that_cannot_be_on_time_tenants_above_their_share_go_first() -> None:
+    """The flooding tenant's short requests go before the modest one's long one."""
+    site = learned(Site())
+    for number in range(10, 20):
+        filed(site, number, max_output_tokens=50, tenant="flood")
+    filed(site, 7, max_output_tokens=150, tenant="modest")
+    state = site.pool.classes["standard"]
+    gone = [ticket.sequence for ticket in late_ones(state, site.pool, Displace.SAME, 0.0)]
+    assert gone
+    assert gone == [19, 18, 17, 16][: len(gone)]
 
 
 def test_a_learning_pool_gives_up_nobody_for_a_prediction() -> None:
