@@ -85,7 +85,7 @@ class Pool:
         self.known_speeds: dict[str, float] = {}
         """Of endpoints that an earlier process has measured; taken up when they are added."""
         self.paced_until_s = inf
-        """When pacing lets the next waiter enter; infinite if that is not what it waits for."""
+        """When pacing first lets a waiter enter that waits for nothing else; infinite if none does."""
         self.pace_armed_s = inf
         """When a timer is set for that."""
         self.guard_armed_s = inf
