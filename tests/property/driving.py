@@ -438,21 +438,44 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
     """Nobody waits who passes the whole gate of some endpoint.
 
     `filling` looks at the first `SKIPPED_MAX` and then at the smallest: with fewer waiting than that it misses nobody
-    but one that `_is_hidden`. Where time alone opens the gate (pacing, the ceiling of utilisation, samples that get too
-    old) that is seen with the next event at the latest.
+    but one that `_is_hidden`, and with more nobody who is first in a class that need not wait for a kept endpoint.
+    Where time alone opens the gate that is seen when it does (pacing), or with the next event at the latest (the
+    ceiling of utilisation, samples that get too old).
     """
-    if not pool.has_place() or len(waiting) > SKIPPED_MAX + SMALL_SKIPPED_MAX:
+    if not pool.has_place():
         return
     by_events = pool.settings.target_utilization is None
     looked_at = [
-        e
-        for e in pool.endpoints.values()
-        if bench.has_filled or (by_events and not e.pacer.paces and not e.is_stale(bench.now))
+        e for e in pool.endpoints.values() if bench.has_filled or (by_events and not e.is_stale(bench.now))
     ]
-    left = [ticket for ticket in waiting if place(ticket, looked_at, bench.now) is not None]
+    if len(waiting) > SKIPPED_MAX + SMALL_SKIPPED_MAX:
+        _audit_kept_from_others(pool, looked_at, bench.now)
+        return
+    left = [ticket for ticket in waiting if _could_start(ticket, looked_at, bench.now)]
     smallest = pool.queue.smallest_kv_waiter()
     hidden = [ticket for ticket in left if _is_hidden(ticket, smallest, looked_at, bench.now)]
     assert left == hidden, "somebody waits beside room"
+
+
+def _audit_kept_from_others(pool: Pool, endpoints: list[Endpoint], now: float) -> None:
+    """However many wait, the first of a more important class starts where an endpoint is kept if it fits there."""
+    kept = pool.reserved
+    if kept is not None and kept in endpoints:
+        for of_class in pool.queue.classes[: kept.reserved_rank]:
+            if of_class.head is not None:
+                assert isinstance(of_class.head, Ticket)
+                assert not _could_start(of_class.head, [kept], now), "kept from one that need not wait for it"
+
+
+def _could_start(ticket: Ticket, endpoints: list[Endpoint], now: float) -> bool:
+    """True if it has room somewhere, and not only by the rounding with which pacing lets prompts in early."""
+    return any(
+        not endpoint.decoding
+        or not endpoint.pacer.paces
+        or endpoint.pacer._level_at(now) >= endpoint.pacer._needed(ticket.cost.prompt_tokens)
+        for endpoint in endpoints
+        if place(ticket, [endpoint], now) is not None
+    )
 
 
 def _is_hidden(ticket: Ticket, smallest: Waiter | None, endpoints: list[Endpoint], now: float) -> bool:

@@ -573,6 +573,96 @@ def test_in_a_crowd_every_promise_is_kept(series: int) -> None:
     assert {"pacing", "stale", "displaced"} <= {*states}, "the crowds are too tame"
 
 
+class LongQueue(Crowd):
+    """Many more wait than one look tries: a large one, for which an endpoint is kept, and a flood of small ones."""
+
+    def arrive(self) -> None:
+        """One that is large, or small; few are of the most important class, and those are of a middling size."""
+        draw = self.draw
+        self.number += 1
+        class_name = draw.choice(["realtime"] + ["standard"] * 4 + ["batch"])
+        prompt = 300 if class_name == "realtime" else draw.choice([10] * 9 + [2400])
+        self.bench.arrive(
+            Demand(
+                TicketId(self.number), POOL, class_name, "m", True, prompt_bytes=prompt * 4, tenant=draw.choice("ab"),
+                body_bytes=prompt * 4 + 200, prompt_tokens=prompt, max_output_tokens=draw.choice([100, 300]),
+            )
+        )  # fmt: skip
+
+    def step(self) -> None:
+        """Mostly arrivals; what runs ends now and then, and time passes."""
+        draw, bench = self.draw, self.bench
+        what, running = draw.random(), bench.where("running")
+        if what < 0.5 or not running:
+            for _ in range(draw.choice([1, 2, 4])):
+                self.arrive()
+        elif what < 0.8:
+            seen = draw.choice(running)
+            bench.feed(FirstTokenCame(seen.demand.ticket))
+            bench.feed(Ended(seen.demand.ticket, Outcome.COMPLETED))
+        else:
+            bench.advance(draw.choice([0.05, 0.1, 0.3]))
+        waiting = len(bench.where("waiting"))
+        self.seen_states["long"] += waiting > 24 and bench.controller._pools[POOL].reserved is not None
+
+
+class Paced(Crowd):
+    """Streams decode at engines whose prompts take long, so that requests wait for nothing but their pace."""
+
+    def step(self) -> None:
+        """A prompt of any length comes; a stream begins, moves on or ends; mostly, a little time passes."""
+        draw, bench = self.draw, self.bench
+        running = bench.where("running")
+        what = draw.random()
+        if what < 0.25 or not running:
+            self.number += 1
+            prompt = draw.choice([50, 300, 900, 2000])
+            self.bench.arrive(
+                Demand(
+                    TicketId(self.number), POOL, draw.choice(["realtime", "standard", "batch"]), "m", True,
+                    prompt_bytes=prompt * 4, body_bytes=prompt * 4 + 200, prompt_tokens=prompt,
+                    max_output_tokens=draw.choice([50, 2500]),
+                )
+            )  # fmt: skip
+        elif what < 0.4:
+            seen = draw.choice(running)
+            assert seen.endpoint is not None
+            bench.feed(Progressed(seen.endpoint, [(seen.demand.ticket, 1)], 0.02))
+        elif what < 0.45:
+            bench.feed(Ended(draw.choice(running).demand.ticket, Outcome.COMPLETED))
+        else:
+            bench.advance(draw.choice([0.01, 0.03, 0.1]))
+
+
+@pytest.mark.parametrize("class_order", list(ClassOrder))
+def test_whoever_waits_for_the_pace_of_prompts_only_starts_when_it_lets_it(class_order: ClassOrder) -> None:
+    """No event says that it does: after each moment nobody is left who may enter, be it the first, another or new."""
+    pool = PoolSettings(POOL, law=SLOW, max_inflight_tokens=6000)
+    settings = Settings((pool,), class_order=class_order, displace=Displace.OFF)
+    states: Counter[str] = Counter()
+    for number in range(12):
+        crowd = Paced(f"paced {class_order} {number}", settings, LearningPhase.LEARNING)
+        crowd.run(120)
+        states += crowd.seen_states
+    assert states["pacing"] > 300, "too little is paced"
+
+
+@pytest.mark.parametrize("class_order", list(ClassOrder))
+def test_in_a_long_queue_a_kept_endpoint_is_kept_from_its_own_and_lower_classes_only(
+    class_order: ClassOrder,
+) -> None:
+    """However many wait before it, the first of a more important class starts there as soon as it fits."""
+    pool = PoolSettings(POOL, law=LAW, max_inflight_requests=64, max_inflight_tokens=3000)
+    settings = Settings((pool,), class_order=class_order, displace=Displace.OFF)
+    states: Counter[str] = Counter()
+    for number in range(12):
+        crowd = LongQueue(f"long {class_order} {number}", settings, LearningPhase.LEARNING)
+        crowd.reconfigures = False
+        crowd.run(120)
+        states += crowd.seen_states
+    assert states["long"] > 50, "the queues are too short"
+
+
 @pytest.mark.parametrize("phase", list(LearningPhase))
 @pytest.mark.parametrize("class_order", list(ClassOrder))
 @pytest.mark.parametrize("displace", list(Displace))

@@ -17,7 +17,6 @@ appeared: a request ended, a first token came, an engine was sampled or came bac
 
 from __future__ import annotations
 
-from math import inf
 from typing import Final, assert_never
 
 from forebay.admission import triage
@@ -48,6 +47,7 @@ from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointState
 from forebay.admission.outcomes import Outcome
+from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
 from forebay.admission.roster import Roster
@@ -77,6 +77,7 @@ class Controller:
         self._classes = {c.name: c for c in settings.classes}
         self._patience = Patience(self._life, self._timers, self._fill)
         self._guard = IdleGuard(self._timers)
+        self._pace = PaceAlarm(self._timers, self._fill)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
         self._roster = Roster(self._life, self._watch, self._patience, self._guard, self._fill)
         self._pools = self._roster.pools
@@ -222,6 +223,7 @@ class Controller:
             self._started(ticket, verdict.endpoint, now)
         else:
             self._life.hold(ticket, verdict, now)
+            self._pace.held(ticket, now)
             self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
             if late := triage.late_ones(state, pool, self._settings.displace, now):
                 self._displace(late, ticket, now)
@@ -359,14 +361,7 @@ class Controller:
             for ticket in fill(pool, self._life, now):
                 if ticket.endpoint is not None:
                     self._started(ticket, ticket.endpoint, now)
-            if pool.paced_until_s < pool.pace_armed_s:
-                pool.pace_armed_s = pool.paced_until_s
-                self._timers.at(pool.paced_until_s, self._paced, pool)
-
-    def _paced(self, pool: Pool, now: float) -> None:
-        """The time of the next prompt may have come."""
-        pool.pace_armed_s = inf
-        self._fill(pool, now)
+            self._pace.arm(pool, pool.paced_until_s)
 
     def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Something left an endpoint: its room may serve another."""

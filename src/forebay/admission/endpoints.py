@@ -204,12 +204,7 @@ class Endpoint:
 
     def has_room(self, ticket: Ticket, now: float) -> bool:
         """True if this request may be dispatched here now."""
-        reserved_for = self.reserved_for
-        if (
-            reserved_for is not None
-            and reserved_for != ticket.demand.ticket
-            and ticket.class_index >= self.reserved_rank
-        ):
+        if self.reserved_for is not None and self._is_kept_from(ticket):
             return False
         if self.is_stale(now):
             return self._has_room_unseen(ticket, now)
@@ -219,6 +214,20 @@ class Endpoint:
             and (not self.decoding or self.pacer.allows(ticket.price.cost.prompt_tokens, now))
             and self.can_ever_hold(ticket)
         )
+
+    def _is_kept_from(self, ticket: Ticket) -> bool:
+        """True if it is kept free for another one, of a class that is not less important."""
+        return self.reserved_for != ticket.demand.ticket and ticket.class_index >= self.reserved_rank
+
+    def paced_until_s(self, ticket: Ticket, now: float, *, before_s: float = inf) -> float:
+        """When pacing lets this request enter; infinite if it waits for something else, or not before `before_s`."""
+        if not self.pacer.paces or not self.decoding or self.id in ticket.tried or self.is_stale(now):
+            return inf
+        until_s = self.pacer.next_at(ticket.price.cost.prompt_tokens, now)
+        if not now < until_s < before_s or (self.reserved_for is not None and self._is_kept_from(ticket)):
+            return inf
+        passes = self.fits_now(ticket) and self.is_open(now) and self.can_ever_hold(ticket)
+        return until_s if passes else inf
 
     def _has_room_unseen(self, ticket: Ticket, now: float) -> bool:
         """The same for an engine whose samples are too old: the request's class says what to believe."""
@@ -416,11 +425,6 @@ class Endpoint:
         for draining in self.draining:
             draining.released = True
         self.draining.clear()
-
-    @property
-    def steps_seen(self) -> int:
-        """Engine steps that its speed was learned from."""
-        return self.sources.learner.steps
 
     def follow(self, law: SpeedLaw, tightest_tpot_s: float, now: float) -> None:
         """What runs here has changed, or how fast it is: the pace of prompts, and what is in use."""

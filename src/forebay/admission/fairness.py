@@ -17,7 +17,7 @@ So over any time in which two flows have work that can be placed, their served c
 of their largest cost ÷ weight. Lifting is what denies credit for idling: a flow that comes back starts at V.
 
 Classes may be given a burst b: they are lifted to V − b only, and so may catch up on what they did not use of their
-share. For two of them the difference is at most the sum of the larger of b and the largest cost ÷ weight of each.
+share. For them it is S ≤ V ≤ S + max(b, largest cost ÷ weight), so the difference is at most the sum of that of both.
 
 What is charged is the estimate; `FairTime.correct` moves the finish tag when the truth is known, and the bound then
 holds for true costs but for the errors of what is in flight. A refund never takes a flow that waits below where it

@@ -3,12 +3,16 @@
 Waiters are looked at in their order of service (`queues`) and dispatched for as long as there is room. One that
 does not fit lets later ones pass, until it has used half of its wait budget: then the endpoint with the most room
 is kept free for it (`Pool.reserved`) until it fits, so that small requests cannot hold up a large one for ever. That is
-done for the first that was passed over, or else for the oldest of a class. More important classes do not wait for it.
+done for the first that was passed over, or else for the oldest of a class. More important classes do not wait for it,
+and are tried there once more at the end of a look, however many stand before them who do (`_pass_kept`).
 
 At most `SKIPPED_MAX` that do not fit are passed over in their order; after them those with the smallest KV need are
 tried, since what hinders a request is nearly always its size. So an ending costs little however many wait. The price:
 one that fits only because its answer is foreseen to be shorter than the smallest's, or its class may fill the cache
 further, or which stands behind all those that are tried, may wait until the next event.
+
+Pacing opens by time alone. `Pool.paced_until_s` is when it first lets one of those in that were looked at and wait for
+nothing else: then `pace_alarm` comes back.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
     was_kept = pool.reserved is not None
     blocked: Ticket | None = None
     skipped = 0
+    until_s = inf
     while open_now and pool.has_place():
         by_size = skipped >= SKIPPED_MAX
         waiter = queue.smallest_kv_waiter() if by_size else queue.first()
@@ -62,6 +67,7 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
         ticket = _ticket(waiter)
         endpoint = place(ticket, open_now, now)
         if endpoint is None:
+            until_s = _paced_until_s(ticket, open_now, now, until_s)
             if skipped >= SKIPPED_MAX + SMALL_SKIPPED_MAX:
                 break
             blocked = blocked or ticket
@@ -77,15 +83,39 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
             return False
         if not _may_take_some(endpoint, now):
             open_now.remove(endpoint)
+    if skipped >= SKIPPED_MAX + SMALL_SKIPPED_MAX:
+        until_s = min(until_s, _pass_kept(pool, life, now, started))
     if skipped:
         queue.restore()
     if was_kept and _start_kept(pool, life, now, started):
         return False
-    if blocked is not None and open_now:
-        if pool.reserved is None:
-            _reserve(pool, blocked, open_now, now)
-        pool.paced_until_s = _paced_until_s(blocked, open_now, now)
+    if blocked is not None and open_now and pool.reserved is None:
+        _reserve(pool, blocked, open_now, now)
+    pool.paced_until_s = min(until_s, _kept_until_s(pool, life, now))
     return True
+
+
+def _pass_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> float:
+    """Start those of more important classes that fit where an endpoint is kept, however many wait for it before them.
+
+    Returns:
+        When pacing lets in one of them that it alone keeps out.
+    """
+    until_s, kept = inf, pool.reserved
+    if kept is None:
+        return until_s
+    skipped = 0
+    for queue in pool.queue.classes[: kept.reserved_rank]:
+        while queue.head is not None and skipped < SMALL_SKIPPED_MAX and pool.has_place():
+            ticket = _ticket(queue.head)
+            if kept.id in ticket.tried or not kept.has_room(ticket, now):
+                until_s = min(until_s, kept.paced_until_s(ticket, now))
+                pool.queue.skip(ticket)
+                skipped += 1
+            else:
+                life.dispatch(ticket, kept, now)
+                started.append(ticket)
+    return until_s
 
 
 def _start_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> bool:
@@ -99,6 +129,14 @@ def _start_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) 
     life.dispatch(ticket, endpoint, now)
     started.append(ticket)
     return True
+
+
+def _kept_until_s(pool: Pool, life: Lifecycle, now: float) -> float:
+    """When pacing lets in the one for whom an endpoint is kept, if nothing else hinders it: it may not be looked at."""
+    kept = pool.reserved
+    if kept is None or kept.reserved_for is None:
+        return inf
+    return kept.paced_until_s(life.tickets[kept.reserved_for], now)
 
 
 def _may_take_some(endpoint: Endpoint, now: float) -> bool:
@@ -133,13 +171,11 @@ def _is_paced(endpoint: Endpoint, prompt_tokens: int, now: float) -> bool:
     return endpoint.decoding > 0 and not endpoint.pacer.allows(prompt_tokens, now)
 
 
-def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float) -> float:
-    """When pacing lets the first that was blocked enter somewhere; infinite if it is not that which hinders it."""
-    until_s = inf
-    prompt_tokens = ticket.price.cost.prompt_tokens
+def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float, until_s: float) -> float:
+    """The earlier of `until_s` and when pacing, if nothing else hinders this one, lets it enter somewhere."""
     for endpoint in open_now:
-        if _is_paced(endpoint, prompt_tokens, now):
-            until_s = min(until_s, endpoint.pacer.next_at(prompt_tokens, now))
+        if endpoint.pacer.paces:
+            until_s = min(until_s, endpoint.paced_until_s(ticket, now, before_s=until_s))
     return until_s
 
 

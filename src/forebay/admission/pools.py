@@ -85,7 +85,7 @@ class Pool:
         self.known_speeds: dict[str, float] = {}
         """Of endpoints that an earlier process has measured; taken up when they are added."""
         self.paced_until_s = inf
-        """When pacing lets the next waiter enter; infinite if that is not what it waits for."""
+        """When pacing first lets a waiter enter that waits for nothing else; infinite if none does."""
         self.pace_armed_s = inf
         """When a timer is set for that."""
         self.guard_armed_s = inf
@@ -379,7 +379,7 @@ class Pool:
         best: Endpoint | None = None
         for endpoint in self.endpoints.values():
             learner = endpoint.sources.learner
-            if learner.is_trusted and (best is None or learner.steps > best.steps_seen):
+            if learner.is_trusted and (best is None or learner.steps > best.sources.learner.steps):
                 best = endpoint
         if best is None:
             return False
@@ -440,7 +440,7 @@ class Pool:
         """Whether predictions may refuse from now on, or may not any more (cold start)."""
         steps = 0
         for endpoint in self.endpoints.values():
-            steps += endpoint.steps_seen
+            steps += endpoint.sources.learner.steps
         in_order = self.learning.phase is CAUTIOUS and coverage_in_order(
             [state.waits for state in self.classes.values()]
         )

@@ -149,9 +149,16 @@ class PoolQueue:
             raise InvariantError(f"waiter {waiter.sequence} waits, or is in flight already")
         queue = self.classes[waiter.class_index]
         tenant = queue.tenant(waiter.tenant)
+        if not self._walking:
+            self._time.served = 0.0
         self._charge(queue, tenant, waiter, now)
         if tenant.waiters.count:
             queue.reorder(tenant)
+        if self._kv.count > queue.count and not self._walking:
+            # Whoever waits could not be placed, or it would have been first: passed over, as in a walk.
+            for other in self.classes:
+                if other is not queue and other.count:
+                    self._pass_over_class(other)
 
     def settle(self, waiter: Waiter, work_us: int) -> None:
         """A charged request has ended, and `work_us` is what it took. Raises: InvariantError if it is not charged."""
@@ -312,7 +319,7 @@ class PoolQueue:
         tenant = queue.tenant(waiter.tenant)
         weight = waiter.weight
         if not queue.count:
-            self._time.enter(queue, waiter.work_us / queue.weight if front else queue.burst)
+            self._time.enter(queue, max(queue.burst, waiter.work_us / queue.weight if front else 0.0))
         if not tenant.waiters.count:
             queue.time.enter(tenant, waiter.work_us / weight if front else 0.0)
         if weight != tenant.weight:
@@ -390,9 +397,13 @@ class PoolQueue:
                 passed.append(queue)
         self._passed.clear()
         for queue in passed:
-            first = queue.head
-            if first is not None:
-                self._time.pass_over(queue, max(first.work_us / queue.weight, queue.burst))
+            self._pass_over_class(queue)
+
+    def _pass_over_class(self, queue: ClassQueue) -> None:
+        """Others were served before it. It keeps a claim to one request, or to its burst."""
+        first = queue.head
+        if first is not None:
+            self._time.pass_over(queue, max(first.work_us / queue.weight, queue.burst))
 
 
 def _has_shares(rules: tuple[ClassRules, ...], strict: bool) -> bool:

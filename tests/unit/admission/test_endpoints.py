@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -512,7 +513,7 @@ def test_where_nobody_decodes_in_time_prompts_are_not_paced() -> None:
 
 def learned_steps(site: Site) -> int:
     """Engine steps that the endpoint's speed was learned from."""
-    return site.endpoint().steps_seen
+    return site.endpoint().sources.learner.steps
 
 
 def test_prompts_under_way_are_counted() -> None:
@@ -923,3 +924,27 @@ def test_an_older_reading_is_ignored() -> None:
     endpoint.take_sample(early, 2.5)
     assert late == endpoint.sample
     assert 0.0 == endpoint.last_life_s
+
+
+def test_the_moment_at_which_pacing_lets_a_prompt_in_is_told() -> None:
+    """Only where pacing is all that it waits for: not another's reservation, nor room, and not after another moment."""
+    site = Site(pool_settings(max_inflight_tokens=8000))
+    endpoint = site.endpoint()
+    stream, prompt = site.running(1), site.ticket(2, 0.2, prompt_tokens=1500)
+    assert math.inf == endpoint.paced_until_s(prompt, 0.2)
+    begin(site, [stream], 0.1)
+    site.pool.follow(endpoint, 0.2)
+    site.running(3, now=0.2, prompt_tokens=3500, stream=False)
+    until_s = endpoint.paced_until_s(prompt, 0.2)
+    assert 0.2 < until_s < 1.0
+    assert not endpoint.has_room(prompt, until_s - 1e-3)
+    assert endpoint.has_room(prompt, until_s)
+    assert math.inf == endpoint.paced_until_s(prompt, until_s)
+    assert math.inf == endpoint.paced_until_s(prompt, 0.2, before_s=until_s)
+    assert math.inf == endpoint.paced_until_s(site.ticket(4, prompt_tokens=4500), 0.2)
+    endpoint.reserved_for, endpoint.reserved_rank = TicketId(9), 1
+    assert math.inf == endpoint.paced_until_s(prompt, 0.2)
+    endpoint.reserved_for = TicketId(2)
+    assert until_s == endpoint.paced_until_s(prompt, 0.2)
+    prompt.tried = frozenset({endpoint.id})
+    assert math.inf == endpoint.paced_until_s(prompt, 0.2)

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from forebay.admission import Settings
 from forebay.admission.events import (
     AttemptFailed,
@@ -27,6 +29,7 @@ from tests.unit.admission.build import (
 Begin = Callable[..., Scenario]
 A, B = EndpointId("a"), EndpointId("b")
 ONE_PLACE = pool_settings(max_inflight_requests=1)
+ONE_PLACE_MORE = pool_settings(max_inflight_requests=3)
 SMALL_CACHE = pool_settings(max_inflight_tokens=1100)
 
 
@@ -175,6 +178,29 @@ def test_more_important_classes_pass_a_kept_endpoint_however_many_wait_for_it(be
     assert [(51, "a")] == dispatched(scenario.end(1, 3.5))
 
 
+@pytest.mark.parametrize("class_order", ClassOrder)
+def test_a_more_important_waiter_behind_many_of_the_kept_class_starts(
+    begin: Begin, class_order: ClassOrder
+) -> None:
+    """Thirty smaller ones that come first in the order, and wait for the kept endpoint, do not hide what need not."""
+    scenario = begin(settings=settings_for(SMALL_CACHE, class_order=class_order))
+    scenario.arrive_many([1, 2, 3, 4], 0.0)
+    scenario.arrive(5, 0.0, prompt_tokens=801)
+    scenario.progress("a", 3.0, 1, 2, 3, 4)
+    assert TicketId(5) == scenario.endpoint_view().reserved_for
+    assert 30 == len(held(scenario.arrive_many(range(10, 40), 3.1, max_output_tokens=50)))
+    for number in range(50, 60):  # realtime has had more than its share
+        assert [(number, "a")] == dispatched(scenario.arrive(number, 3.2, class_name="realtime"))
+        if number < 59:
+            scenario.end(number, 3.2)
+    assert [60, 61] == held(scenario.arrive_many([60, 61], 3.2, class_name="realtime"))
+    first = scenario.controller._pools["llama"].queue.first()
+    assert first is not None
+    assert 1 == first.class_index
+    assert [(60, "a")] == dispatched(scenario.end(1, 3.3))
+    assert [(61, "a")] == dispatched(scenario.end(2, 3.4))
+
+
 def test_a_displaced_request_gives_its_kept_endpoint_back(begin: Begin) -> None:
     """Pushed out at the very moment in which an endpoint is kept for it, it lets those start who were held up by it."""
     scenario = begin(pool_settings(max_inflight_tokens=1100, max_queue=2))
@@ -259,6 +285,41 @@ def test_a_short_prompt_passes_where_pacing_holds_up_long_ones(begin: Begin) -> 
     assert [(2, "a")] == dispatched(scenario.arrive(2, 0.2, **long))
     assert [3, 4] == held([*scenario.arrive(3, 0.3, **long), *scenario.arrive(4, 0.3, prompt_tokens=700)])
     assert [(4, "a")] == dispatched(scenario.progress("a", 0.35, 1))
+
+
+def test_the_pace_of_any_waiter_is_known_and_not_only_that_of_the_first(begin: Begin) -> None:
+    """The first does not fit the cache; the second only waits for its pace, and starts when that is over."""
+    settings = settings_for(pool_settings(max_inflight_tokens=6000), class_order=ClassOrder.STRICT)
+    scenario = begin(settings=settings)
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 0.1)
+    scenario.progress("a", 0.2, 1)
+    assert [(2, "a")] == dispatched(scenario.arrive(2, 0.2, prompt_tokens=2500, stream=False))
+    big = {"class_name": "realtime", "prompt_tokens": 1, "max_output_tokens": 5950}
+    assert [3] == held(scenario.arrive(3, 0.25, **big))
+    assert [4] == held(scenario.arrive(4, 0.3, prompt_tokens=1500, stream=False))
+    scenario.progress("a", 0.31, 1)
+    assert [(4, "a")] == dispatched(scenario.run_until(0.5))
+
+
+def test_the_pace_of_each_endpoint_is_known(begin: Begin) -> None:
+    """What the first waits for at one endpoint is over later than what the second waits for at another."""
+    scenario = begin(ONE_PLACE_MORE, endpoints=("a", "b"))
+    assert [(1, "a"), (2, "b")] == dispatched(scenario.arrive_many([1, 2], 0.0))
+    for number, name in ((1, "a"), (2, "b")):
+        scenario.first_token(number, 0.1)
+        scenario.progress(name, 0.1, number)
+    long = {"stream": False, "generates": False}
+    assert [(3, "a")] == dispatched(scenario.arrive(3, 0.2, prompt_tokens=3600, **long))
+    assert [(4, "b")] == dispatched(scenario.arrive(4, 0.2, prompt_tokens=2500, **long))
+    assert [5, 6] == held(
+        [
+            *scenario.arrive(5, 0.3, prompt_tokens=2000, **long),
+            *scenario.arrive(6, 0.3, prompt_tokens=900, **long),
+        ]
+    )
+    scenario.progress("a", 0.31, 1)
+    assert [(6, "b")] == dispatched(scenario.run_until(0.42))
 
 
 def test_what_needs_no_cache_is_no_measure_of_those_that_do(begin: Begin) -> None:

@@ -491,7 +491,7 @@ def test_an_end_that_stands_for_a_first_token_tells_nothing_of_prefill() -> None
     """All of the answer was worked off by then, and not its prompt alone."""
     site = Site()
     finish(site, site.running(1), 9.0, usage=Usage(prompt_tokens=100, output_tokens=99))
-    assert 0 == site.endpoint().steps_seen
+    assert 0 == site.endpoint().sources.learner.steps
 
 
 def test_streams_tell_how_many_tokens_an_event_carries() -> None:

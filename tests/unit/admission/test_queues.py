@@ -207,6 +207,20 @@ def test_a_failed_attempt_goes_to_the_front_and_costs_nothing() -> None:
     assert [failed, failed] == [next(iter(site.pool)), min(site.pool, key=lambda w: w.key)]
 
 
+def test_a_failed_attempt_does_not_cost_its_class_what_it_had_saved() -> None:
+    """The only request of a class fails and waits again: its class is as far behind the others as it was before."""
+    site = Site(1.0, 1.0)
+    site.pool.allow_bursts(100_000.0, (1.0, 0.0))
+    for _ in range(100):
+        started = site.new(1)
+        site.pool.charge(started, 0.0)
+        site.pool.settle(started, started.work_us)
+    failed = site.new(0)
+    site.pool.charge(failed, 0.0)
+    site.pool.put_back(failed)
+    assert 50_000.0 == site.pool.classes[0].finish
+
+
 def test_a_request_can_be_costed_anew_before_it_is_put_back() -> None:
     """What was charged is what is given back, not the new cost."""
     site = Site(1.0)
@@ -305,6 +319,20 @@ def test_one_held_up_for_long_does_not_hold_up_the_others_afterwards() -> None:
     served = [waiter.tenant for waiter in site.serve(10)]
     assert "blocked" == served[0]
     assert 5 <= served.count("blocked") <= 6
+
+
+def test_a_class_does_not_collect_what_others_start_at_once_while_it_cannot_be_placed() -> None:
+    """A hundred small requests that come find room, one that waits does not: its class is next, and then they share."""
+    site = Site(1.0, 1.0)
+    site.add(0, work_us=2000)
+    for _ in range(100):
+        site.pool.charge(site.new(1), 0.0)
+    for _ in range(20):
+        site.add(0)
+        site.add(1)
+    served = [waiter.class_index for waiter in site.serve(10)]
+    assert 0 == served[0]
+    assert 4 <= served.count(0) <= 6
 
 
 def test_being_passed_over_does_not_cost_a_refund() -> None:

@@ -290,7 +290,7 @@ def finish(site: Site, ticket: Ticket, now: float, usage: Usage | None, **leavin
 
 def steps_of(site: Site) -> int:
     """Steps that were learned from."""
-    return site.endpoint().steps_seen
+    return site.endpoint().sources.learner.steps
 
 
 def is_counted(site: Site) -> bool:
