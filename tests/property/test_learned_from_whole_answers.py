@@ -38,14 +38,14 @@ class WholeBench(Bench):
         if self.slots is not None:
             config = replace(self.engine.config, max_num_seqs=self.slots)
             self.engine = Engine(self.engine.profile, config)
-        self.whole = WholeAnswers(self.sources)
+        self.whole = WholeAnswers(self.sources, self.prior)
         self.whole.start(0.0)
         self.next_reading_s = self.waiting_read_every_s or float("inf")
 
     @property
     def learner(self) -> StepLearner:
         """What it ends in."""
-        return self.sources.learner
+        return self.whole.learner
 
     def errors(self, steps: int = 1000) -> float:
         self.teaches = False

@@ -131,13 +131,18 @@ class Bench:
         while self.steps < end:
             self._step()
 
+    @property
+    def learner(self) -> StepLearner:
+        """What is judged."""
+        return self.sources.learner
+
     def errors(self, steps: int = 1000) -> float:
         """Median relative error over the next steps, from which nothing is learned."""
         self.sampled = self.streamed = False
         found = []
         for _ in range(steps):
             result = self._step()
-            predicted_s = self.sources.learner.step_s(**self.law.contents)
+            predicted_s = self.learner.step_s(**self.law.contents)
             found.append(abs(predicted_s / result.duration_s - 1.0))
         return median(found)
 

@@ -155,7 +155,7 @@ def test_whole_answers_alone_teach_the_law_of_an_engine(slow: float, load: float
     )
     (pool,) = world.controller._pools.values()
     for endpoint in pool.endpoints.values():
-        learner = endpoint.sources.learner
+        learner = endpoint.learner
         assert learner.is_trusted
         for sequences in (4, 16):
             truth_s = slow * PROFILE.law.step_s(

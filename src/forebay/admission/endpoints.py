@@ -24,6 +24,7 @@ from forebay.admission.model import (
 )
 from forebay.admission.settings import OPTIMISTIC_LAW, OnStale, PoolSettings, SpeedLaw
 from forebay.admission.speed import DrainMeter
+from forebay.admission.steplaw import StepLearner
 from forebay.admission.steps import CHUNK_TOKENS, StepSources
 from forebay.admission.tickets import Ticket
 from forebay.admission.utilization import Utilization, rho_of
@@ -107,7 +108,7 @@ class Endpoint:
         self.fill = FillFactor()
         self.pacer = PrefillPacer()
         self.sources = StepSources(settings.law or OPTIMISTIC_LAW)
-        self.whole_answers = WholeAnswers(self.sources)
+        self.whole_answers = WholeAnswers(self.sources, settings.law or OPTIMISTIC_LAW)
         self.utilization = Utilization()
         self.prefill_window_s = prefill_window_s(0.0)
         self.idle_since_s: float | None = 0.0
@@ -420,17 +421,17 @@ class Endpoint:
         kept = self.trial or not self.share or self.reserved_for is not None
         return None if kept or self.state is not _UP else self.idle_since_s
 
-    def forget_draining(self) -> None:
-        """Its pool is gone: nothing is waited for."""
-        for draining in self.draining:
-            draining.released = True
-        self.draining.clear()
+    @property
+    def learner(self) -> StepLearner:
+        """The law to count costs by: that of counters and streams, or while it is not trusted that of whole answers."""
+        own, other = self.sources.learner, self.whole_answers.learner
+        return other if other.is_trusted and not own.is_trusted else own
 
     def follow(self, law: SpeedLaw, tightest_tpot_s: float, now: float) -> None:
         """What runs here has changed, or how fast it is: the pace of prompts, and what is in use."""
         speed = self.meter.speed
         self.prefill_window_s = prefill_window_s(CHUNK_TOKENS * law.c1_s / speed)
-        # Paced only by a law of its own: a guessed one would throttle an engine for being unlike the guess.
+        # Paced only by steps that were seen: a guess would throttle an engine for being unlike the guess.
         learner = self.sources.learner
         known = learner.is_trusted or self.pool_settings.law is not None
         self.pacer.follow(

@@ -378,13 +378,13 @@ class Pool:
         self.law_due_s = now + LAW_TAKEN_EVERY_S
         best: Endpoint | None = None
         for endpoint in self.endpoints.values():
-            learner = endpoint.sources.learner
-            if learner.is_trusted and (best is None or learner.steps > best.sources.learner.steps):
+            learner = endpoint.learner
+            if learner.is_trusted and (best is None or learner.steps > best.learner.steps):
                 best = endpoint
         if best is None:
             return False
         slots, firm = best.request_limit
-        law = best.sources.learner.law(kv_tokens=best.info.kv_tokens, max_requests=slots if firm else None)
+        law = best.learner.law(kv_tokens=best.info.kv_tokens, max_requests=slots if firm else None)
         per_step = best.sources.pace.tokens_per_step
         if per_step > 1.0 and best.sources.pace.is_known:
             # Speculative decoding: a step gives each sequence several tokens, and costs are for each token.
@@ -440,7 +440,7 @@ class Pool:
         """Whether predictions may refuse from now on, or may not any more (cold start)."""
         steps = 0
         for endpoint in self.endpoints.values():
-            steps += endpoint.sources.learner.steps
+            steps += endpoint.sources.learner.steps + endpoint.whole_answers.learner.steps
         in_order = self.learning.phase is CAUTIOUS and coverage_in_order(
             [state.waits for state in self.classes.values()]
         )

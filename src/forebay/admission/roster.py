@@ -53,7 +53,9 @@ class Roster:
         """A pool is not configured any more."""
         for endpoint in self.pools.pop(name).endpoints.values():
             self._home.pop(endpoint.id, None)
-            endpoint.forget_draining()
+            for draining in endpoint.draining:
+                draining.released = True  # nobody waits for it
+            endpoint.draining.clear()
 
     def sampled(self, event: Sampled, now: float) -> None:
         """A reading of an engine came in."""

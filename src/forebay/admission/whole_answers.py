@@ -24,7 +24,8 @@ begins anew with what runs by the time they fall silent. An engine that tells ne
 many wait inside it may queue unseen. The law that is learned there is that of a place in line: right for how much it
 serves, too slow for a step.
 
-Owns the integrals of one endpoint. It reads no clock, and learns nothing itself: `StepLearner` does.
+Owns the integrals of one endpoint, and a `StepLearner`. Costs are counted by its law while no better one is trusted
+(`Endpoint.learner`); prompts are never paced by it. It reads no clock.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from forebay.admission.model import TicketId, Usage
+from forebay.admission.settings import SpeedLaw
+from forebay.admission.steplaw import StepLearner
 from forebay.admission.steps import LONGEST_WINDOW_S, StepSources, attention_of, distinct_steps
 from forebay.admission.tickets import Ticket
 
@@ -101,6 +104,7 @@ class WholeAnswers:
         "attention",
         "chunks",
         "counts",
+        "learner",
         "prefill",
         "prompt_s",
         "prompts",
@@ -108,8 +112,10 @@ class WholeAnswers:
         "sequences",
     )
 
-    def __init__(self, sources: StepSources) -> None:
+    def __init__(self, sources: StepSources, prior: SpeedLaw) -> None:
         self._sources = sources
+        self.learner = StepLearner(prior)
+        """Its own: what is worked out from whole answers must not spoil what counters and streams tell of steps."""
         self._begun: dict[int, _Begun] = {}
         """Answers that may teach, in order of dispatch."""
         self._step_s = 0.0
@@ -321,7 +327,7 @@ class WholeAnswers:
             attention += (self.attention - begun.attention) * ratio
         passed = (now - self._taught_s) / step_s
         counted = (int(passed) or 1) if passed < steps else int(steps)
-        sources.learner.observe(
+        self.learner.observe(
             step_s,
             steps=counted,
             prefill_tokens=(fresh + (self.prefill - begun.prefill) * self._fresh_share()) / steps,
@@ -333,7 +339,7 @@ class WholeAnswers:
         self._taught_s = now
         self._took_s = took_s
         self._step_s = step_s
-        self._token_s = sources.learner.law().c1_s
+        self._token_s = self.learner.law().c1_s
 
     def _fresh_share(self) -> float:
         """Prefill that an estimated prompt token turns out to be."""

@@ -10,6 +10,7 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import EndpointId, EndpointState, EngineSample, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import OnStale
+from forebay.admission.steplaw import StepLearner
 from forebay.admission.tickets import Ticket
 from tests.unit.admission.build import (
     LAW,
@@ -506,6 +507,35 @@ def test_where_nobody_decodes_in_time_prompts_are_not_paced() -> None:
         ticket = site.ticket(number, prompt_tokens=3000)
         assert site.endpoint().has_room(ticket, 0.0)
         begin(site, [site.running(number, prompt_tokens=3000)])
+
+
+def test_prompts_are_not_paced_by_what_whole_answers_said() -> None:
+    """They say nothing sure of a step: costs may be counted by them, but no stream makes prompts wait for it."""
+    site = Site(pool_settings(law=None))
+    endpoint = site.endpoint()
+    begin(site, [site.running(1)])
+
+    def teach(learner: StepLearner) -> None:
+        for number in range(60):
+            sequences = 1.0 + number % 5
+            learner.observe(
+                5e-3 + 1e-3 * sequences,
+                steps=16,
+                prefill_tokens=0.0,
+                prefill_steps=0.0,
+                sequences=sequences,
+                kv_tokens=0.0,
+                attention=0.0,
+            )
+
+    teach(endpoint.whole_answers.learner)
+    assert endpoint.learner is endpoint.whole_answers.learner
+    site.pool.follow(endpoint, 1.0)
+    assert not endpoint.pacer.paces
+    teach(endpoint.sources.learner)
+    assert endpoint.learner is endpoint.sources.learner
+    site.pool.follow(endpoint, 2.0)
+    assert endpoint.pacer.paces
 
 
 # What runs there

@@ -21,8 +21,8 @@ class Books:
 
     def __init__(self) -> None:
         self.sources = StepSources(PRIOR, CHUNK)
-        self.learner = self.sources.learner
-        self.whole = WholeAnswers(self.sources)
+        self.whole = WholeAnswers(self.sources, PRIOR)
+        self.learner = self.whole.learner
         self.whole.start(0.0)
         self.begun: dict[int, tuple[float, int, int]] = {}
 
@@ -290,7 +290,7 @@ def finish(site: Site, ticket: Ticket, now: float, usage: Usage | None, **leavin
 
 def steps_of(site: Site) -> int:
     """Steps that were learned from."""
-    return site.endpoint().sources.learner.steps
+    return site.endpoint().whole_answers.learner.steps
 
 
 def is_counted(site: Site) -> bool:
@@ -306,7 +306,7 @@ def test_whole_answers_of_an_endpoint_teach() -> None:
     site = Site()
     finish(site, site.running(1, "a", 1.0, stream=False), 2.0, USAGE)
     assert 99 == steps_of(site)
-    assert pytest.approx(1 / 99, rel=0.02) == site.endpoint().sources.learner.step_s(
+    assert pytest.approx(1 / 99, rel=0.02) == site.endpoint().whole_answers.learner.step_s(
         prefill_tokens=0.0, sequences=1.0, kv_tokens=150.0, attention=0.0
     )
 
