@@ -328,7 +328,7 @@ class Endpoint:
                 demand.ticket, price.cost.prompt_tokens, demand.samples, price.lengths, price.cap
             )
         self.pacer.spend(price.cost.prompt_tokens, now)
-        if now >= self.sources.taught_until_s:
+        if now >= self.sources.taught_until_s and now >= self.whole_answers.rests_until_s:
             slots = self.info.max_requests
             self.whole_answers.dispatched(
                 ticket,

@@ -49,6 +49,10 @@ QUEUED_CHUNKS: Final = 2.0
 """Chunks of prompts before it with which a newcomer still counts as not queued."""
 FRESH_STEPS: Final = 2.0
 """Who waits inside an engine for up to so many steps has only just come: nobody enters in the middle of a step."""
+LESSONS: Final = 200
+"""Answers that are learned from in a row, once the law is trusted, before"""
+RESTS_S: Final = 60.0
+"""so long a rest in which nothing is counted: an engine seldom changes, and counting is done for every request."""
 RATIO_DECAY: Final = 0.98
 """Per answer."""
 
@@ -90,6 +94,7 @@ class WholeAnswers:
         "_begun",
         "_guessed_attention",
         "_guessed_prefill",
+        "_lessons",
         "_prefilled_s",
         "_prompt_tokens",
         "_sources",
@@ -108,6 +113,7 @@ class WholeAnswers:
         "prefill",
         "prompt_s",
         "prompts",
+        "rests_until_s",
         "sequence_s",
         "sequences",
     )
@@ -126,6 +132,9 @@ class WholeAnswers:
         self._told_prefill = self._guessed_prefill = 0.0
         """Prefill tokens of ended answers, as the engine said and as had been estimated; faded. Likewise attention."""
         self._told_attention = self._guessed_attention = 0.0
+        self._lessons = 0
+        self.rests_until_s = -1.0
+        """Until when nothing is counted because enough is known."""
         self.start(0.0)
         self.counts = False
 
@@ -339,6 +348,12 @@ class WholeAnswers:
         self._taught_s = now
         self._took_s = took_s
         self._step_s = step_s
+        self._lessons += 1
+        if self._lessons >= LESSONS:
+            self._lessons = 0
+            if self.learner.is_trusted:
+                self.rests_until_s = now + RESTS_S
+                self.stop()
         self._token_s = self.learner.law().c1_s
 
     def _fresh_share(self) -> float:

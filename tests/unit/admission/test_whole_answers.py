@@ -9,7 +9,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import SpeedLaw
 from forebay.admission.steps import LONGEST_WINDOW_S, StepSources
 from forebay.admission.tickets import Ticket
-from forebay.admission.whole_answers import APART_S, LEAST_TOKENS, WholeAnswers
+from forebay.admission.whole_answers import APART_S, LEAST_TOKENS, LESSONS, RESTS_S, WholeAnswers
 from tests.unit.admission.build import LLAMACPP, Site, reading
 
 PRIOR = SpeedLaw(c0_s=8e-3, c1_s=2e-5, c2_s=5e-5, c3_s=0.0, c4_s=0.0, kv_tokens=100_000, max_requests=64)
@@ -390,3 +390,19 @@ def test_what_an_engine_goes_on_with_spoils_what_runs_beside_it(aborts: bool) ->
     finish(site, ticket, 2.0, USAGE)
     finish(site, later, 2.2, USAGE)
     assert aborts is bool(steps_of(site))
+
+
+def test_an_engine_that_is_known_is_counted_only_now_and_then() -> None:
+    """Counting is work for each request: once the law is trusted it rests, and then looks again."""
+    site = Site()
+    whole, now = site.endpoint().whole_answers, 0.0
+    for number in range(1, LESSONS + 1):
+        now += 1.0
+        assert is_counted(site) == (number > 1)
+        finish(site, site.running(number, "a", now, stream=False), now + 0.99, USAGE)
+    assert whole.learner.is_trusted
+    assert not is_counted(site)
+    finish(site, site.running(1000, "a", now + 2.0, stream=False), now + 3.0, USAGE)
+    assert not is_counted(site)
+    site.running(1001, "a", now + 2.0 + RESTS_S, stream=False)
+    assert is_counted(site)
