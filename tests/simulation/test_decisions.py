@@ -88,7 +88,7 @@ def test_at_twice_the_load_interactive_requests_are_on_time(seed: int) -> None:
     world = run(2.0, seconds=40.0, seed=seed)
     assert met_share(world, "realtime") >= 0.97
     assert met_share(world, "standard") >= 0.7
-    assert met_share(world, "batch") >= 0.25
+    assert met_share(world, "batch") >= 0.2
     waits = sorted(one.ttft_s for one in felt_by(world, "realtime") if one.ttft_s is not None)
     assert waits[int(len(waits) * 0.99)] <= CLASSES["realtime"].ttft_s
     assert 0 == world.preemptions

@@ -226,7 +226,7 @@ class Controller:
             self._pace.held(ticket, now)
             self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
             if late := triage.late_ones(state, pool, self._settings.displace, now):
-                self._displace(late, ticket, now)
+                self._displace(late, ticket, now, late=True)
         if verdict.outcome is None:  # what was refused takes nobody's time
             state.arrived(price.cost.work_us, now)
 
@@ -240,14 +240,11 @@ class Controller:
         draining = self._patience.drain_until_s is not None
         return examine(ticket, self._life.ledger, self._settings, now, draining=draining)
 
-    def _displace(self, victims: list[Ticket], newcomer: Ticket, now: float) -> None:
+    def _displace(self, victims: list[Ticket], newcomer: Ticket, now: float, *, late: bool = False) -> None:
         for victim in victims:
             self._standing.displaced(victim, now)
-            detail = f"A request of class {newcomer.demand.class_name!r} took its place."
-            if victim is newcomer:
-                detail = "Not all that wait can start in time, and this one was to go first."
-            rank = Check("rank", victim.rank, newcomer.rank, False)
-            self._life.evict(victim, Outcome.DISPLACED, now, rank, detail)
+            check, detail = triage.why_displaced(victim, newcomer, late=late)
+            self._life.evict(victim, Outcome.DISPLACED, now, check, detail)
         self._fill(newcomer.pool, now)  # an endpoint may have been kept free for one of them
 
     def _first_token_came(self, event: FirstTokenCame, now: float) -> None:

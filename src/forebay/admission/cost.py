@@ -64,8 +64,9 @@ def estimate(
     cap: int,
     samples: int,
     generates: bool,
+    prompts: int = 1,
 ) -> Cost:
-    """Cost of a request.
+    """Cost of a request. Of several prompts each is taken to have its part of all that is said of them.
 
     Args:
         lengths: how long one answer may become.
@@ -74,30 +75,48 @@ def estimate(
         samples: answers generated for the one prompt; the prompt's KV is shared between them.
         generates: False for embeddings and scoring: prefill only, and no KV is held.
     """
-    prefill = prefill_us(law, prompt_tokens, cached_tokens)
+    each = prompt_tokens if prompts <= 1 else prompt_tokens // prompts
+    prefill = (
+        prefill_us(law, prompt_tokens, cached_tokens)
+        if prompts <= 1
+        else prompts * prefill_us(law, each, cached_tokens // prompts)
+    )
     if not generates:
         # A step is at least c0, however small the prompt: without this, empty prompts would be free.
-        return Cost(prefill + int(MICRO * law.c0_s / law.max_requests + 0.5), prefill, 0, prompt_tokens, 0)
+        least = int(MICRO * law.c0_s / law.max_requests + 0.5)
+        return Cost(prefill + least, prefill, 0, prompt_tokens, 0, cached_tokens)
     mean, square = lengths.moments(cap)
-    decode = decode_us(law, prompt_tokens, mean, square)
+    decode = decode_us(law, each, mean, square)
     held = ceil(square / (2 * mean))
     if samples <= 1:
-        return Cost(prefill + decode, prefill, prompt_tokens + held, prompt_tokens, int(mean + 0.5))
+        return Cost(
+            prefill + decode, prefill, prompt_tokens + held, prompt_tokens, int(mean + 0.5), cached_tokens
+        )
     return Cost(
         prefill + samples * decode,
         prefill,
         prompt_tokens + samples * held,
         prompt_tokens,
         int(samples * mean + 0.5),
+        cached_tokens,
     )
 
 
 def true_work_us(
-    law: SpeedLaw, *, prompt_tokens: int, cached_tokens: int, output_tokens: int, samples: int
+    law: SpeedLaw,
+    *,
+    prompt_tokens: int,
+    cached_tokens: int,
+    output_tokens: int,
+    samples: int,
+    prompts: int = 1,
 ) -> int:
-    """What a request took in the end, from the engine's own counts (`output_tokens` over all samples)."""
+    """What a request took in the end, from the engine's own counts (over all prompts, and over all samples)."""
     answers = samples if samples > 1 else 1
     each = output_tokens // answers
-    return prefill_us(law, prompt_tokens, cached_tokens) + answers * decode_us(
-        law, prompt_tokens, each, each * each
-    )
+    if prompts > 1:
+        prompt_tokens, cached_tokens = prompt_tokens // prompts, cached_tokens // prompts
+        prefill = prompts * prefill_us(law, prompt_tokens, cached_tokens)
+    else:
+        prefill = prefill_us(law, prompt_tokens, cached_tokens)
+    return prefill + answers * decode_us(law, prompt_tokens, each, each * each)

@@ -212,7 +212,7 @@ class Endpoint:
         return (
             self.fits_now(ticket)
             and self.is_open(now)
-            and (not self.decoding or self.pacer.allows(ticket.price.cost.prompt_tokens, now))
+            and (not self.decoding or self.pacer.allows(ticket.price.cost.fresh_tokens, now))
             and self.can_ever_hold(ticket)
         )
 
@@ -224,7 +224,7 @@ class Endpoint:
         """When pacing lets this request enter; infinite if it waits for something else, or not before `before_s`."""
         if not self.pacer.paces or not self.decoding or self.id in ticket.tried or self.is_stale(now):
             return inf
-        until_s = self.pacer.next_at(ticket.price.cost.prompt_tokens, now)
+        until_s = self.pacer.next_at(ticket.price.cost.fresh_tokens, now)
         if not now < until_s < before_s or (self.reserved_for is not None and self._is_kept_from(ticket)):
             return inf
         passes = self.fits_now(ticket) and self.is_open(now) and self.can_ever_hold(ticket)
@@ -262,7 +262,7 @@ class Endpoint:
     def can_ever_hold(self, ticket: Ticket) -> bool:
         """False if the prompt alone is beyond this engine's context window."""
         context = self.info.context_tokens
-        if context is None or ticket.cost.prompt_tokens <= context:
+        if context is None or ticket.cost.prompt_tokens <= context * ticket.demand.prompts:
             return True
         return ticket.pool.pricing.surely_needs(ticket.demand) <= context
 
@@ -294,7 +294,7 @@ class Endpoint:
         chunk_tokens = self.sources.clock.chunk_tokens
         half_done = False
         for ticket in self.running.values():
-            if ticket.first_token_s is None and ticket.cost.prompt_tokens > chunk_tokens:
+            if ticket.first_token_s is None and ticket.cost.fresh_tokens > chunk_tokens:
                 half_done = True
                 break
         self.sources.sampled(
@@ -327,7 +327,7 @@ class Endpoint:
             self.forecast.add(
                 demand.ticket, price.cost.prompt_tokens, demand.samples, price.lengths, price.cap
             )
-        self.pacer.spend(price.cost.prompt_tokens, now)
+        self.pacer.spend(price.cost.fresh_tokens, now)
         if now >= self.sources.taught_until_s and now >= self.whole_answers.rests_until_s:
             slots = self.info.max_requests
             self.whole_answers.dispatched(
@@ -348,8 +348,8 @@ class Endpoint:
     def prefilled(self, ticket: Ticket, now: float) -> None:
         """Its prompt has been worked off. Once for each ticket."""
         self.pending -= 1
-        prompt_tokens = ticket.cost.prompt_tokens
-        self.sources.prompt_done(prompt_tokens)
+        prompt_tokens, cached_tokens = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
+        self.sources.prompt_done(prompt_tokens, cached_tokens)
         if not ticket.demand.stream:
             return
         self.pending_streams -= 1
@@ -359,6 +359,7 @@ class Endpoint:
                 now - ticket.dispatched_s,
                 now,
                 prompt_tokens=prompt_tokens,
+                cached_tokens=cached_tokens,
                 sequences=float(len(self.running) - 1),
                 kv_tokens=self.forecast.held_tokens - prompt_tokens,
             )
@@ -416,11 +417,6 @@ class Endpoint:
             self.idle_since_s = now
             self.utilization.observe(now, 0.0, 0.0, 0.0)
 
-    def may_work_since_s(self) -> float | None:
-        """Since when it has been idle and free for any request; None if it is not."""
-        kept = self.trial or not self.share or self.reserved_for is not None
-        return None if kept or self.state is not _UP else self.idle_since_s
-
     @property
     def learner(self) -> StepLearner:
         """The law to count costs by: that of counters and streams, or while it is not trusted that of whole answers."""
@@ -455,7 +451,10 @@ class Endpoint:
             now,
             self.books.requests / limit if limit else 1.0,
             self.forecast.peak() / capacity if capacity else 0.0,
-            rho_of(self.step_gap_s or 0.0, law.c0_s / speed) if self.running else 0.0,
+            # As for pacing: a guessed law would call an engine busy for being slower than the guess.
+            rho_of((self.step_gap_s or 0.0) / self.sources.pace.steps_per_event, law.c0_s / speed)
+            if self.running and known
+            else 0.0,
         )
 
     def come_up(self, now: float) -> None:

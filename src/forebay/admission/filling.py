@@ -152,9 +152,9 @@ def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now:
     if pool.reserved is not None or blocked.tried:
         return False  # then it may be something else that hinders them
     smallest, first = pool.queue.smallest_kv_waiter(), pool.queue.classes[0].head
-    prompt_tokens = blocked.price.cost.prompt_tokens
+    prompt_tokens = blocked.price.cost.fresh_tokens
     if smallest is not None:
-        prompt_tokens = max(prompt_tokens, _ticket(smallest).price.cost.prompt_tokens)
+        prompt_tokens = max(prompt_tokens, _ticket(smallest).price.cost.fresh_tokens)
     for endpoint in open_now:
         if endpoint.is_stale(now) or _is_paced(endpoint, prompt_tokens, now):
             return False

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from forebay.admission.cost import prefill_us
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.holding import what_holds
 from forebay.admission.ledger import Ledger
@@ -98,7 +99,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         "The pool's bound on queued and running work is reached.",
     )
     if verdict.endpoint is None:
-        _check_waiting_bounds(verdict, ticket, ledger, settings)
+        _check_waiting_bounds(verdict, ticket, ledger, settings, now)
         held_by = None if verdict.outcome is not None else what_holds(ticket, pool, now)
         if held_by is not None:
             verdict.checks.append(held_by)
@@ -133,9 +134,13 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
             _TOO_LARGE,
             "The prompt does not fit the engine's KV cache.",
         )
+    # What is only guessed may not refuse it for good: then its prompt alone counts.
+    surely_us = ticket.cost.work_us
+    if not pool.learning.may_refuse:
+        surely_us = min(prefill_us(pool.pricing.law, needs) * ticket.demand.prompts, surely_us)
     verdict.check(
         "request_gpu_seconds",
-        pool.settings.to_gpu_s(ticket.cost.work_us),
+        pool.settings.to_gpu_s(surely_us),
         _gpu_s(pool, pool.max_work_us(1.0)),
         _TOO_LARGE,
         "The request alone is above the pool's bound on work.",
@@ -181,7 +186,9 @@ def _check_hopeless(verdict: Verdict, ticket: Ticket, now: float) -> None:
         verdict.checks.append(Check(HOPELESS, prefill_s, by_s - now, False))
 
 
-def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings) -> None:
+def _check_waiting_bounds(
+    verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings, now: float
+) -> None:
     """The bounds on what waits."""
     pool, demand, own = ticket.pool, ticket.demand, ticket.settings
     verdict.check(
@@ -204,7 +211,7 @@ def _check_waiting_bounds(verdict: Verdict, ticket: Ticket, ledger: Ledger, sett
         pool.settings.to_gpu_s(
             waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
         ),
-        _gpu_s(pool, pool.max_class_work_us(own)),
+        _gpu_s(pool, pool.max_class_work_us(own, now)),
         _QUEUE_FULL,
         f"Class {own.name!r} has as much work waiting as it may.",
     )

@@ -90,7 +90,7 @@ def _kv(ticket: Ticket, endpoint: Endpoint) -> Check | None:
 
 
 def _pacing(ticket: Ticket, endpoint: Endpoint, now: float) -> Check | None:
-    prompt_tokens = ticket.price.cost.prompt_tokens
+    prompt_tokens = ticket.price.cost.fresh_tokens
     if not endpoint.decoding or endpoint.pacer.allows(prompt_tokens, now):
         return None
     return Check("prefill_pacing", endpoint.pacer.next_at(prompt_tokens, now) - now, 0.0, False)

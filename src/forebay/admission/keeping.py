@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from forebay.admission.learning import Learning
 from forebay.admission.pools import Pool
 from forebay.admission.quantiles import finite
 from forebay.admission.settings import SpeedLaw
@@ -52,8 +53,12 @@ def restore_pool(pool: Pool, data: object, now: float) -> list[str]:
         known = waits.get(name) if isinstance(waits, dict) else None
         if known is not None and not state.waits.restore(known):
             faults.append(f"what it knows of waits of class {name!r} makes no sense")
-    if not faults and not pool.learning.restore(data.get("learning"), now):
+    learning = data.get("learning")
+    if not faults and not Learning(speed_known=True).restore(learning, now):
         faults.append("how far it had learned makes no sense")
+    elif not faults:
+        # Trust is of these engines: it comes back with the first of them, and never to others at other addresses.
+        pool.kept_learning = (learning, now)
     speeds = data.get("speeds")
     if isinstance(speeds, dict):
         pool.known_speeds = {

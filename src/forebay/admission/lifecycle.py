@@ -140,7 +140,7 @@ class Lifecycle:
         if ticket.endpoint is not None:
             ticket.endpoint.advance(ticket)
         decode = ticket.cost.work_us - ticket.cost.prefill_us
-        share = min(ticket.output_events / max(ticket.cost.output_tokens, 1), 1.0)
+        share = min(_tokens_of_events(ticket) / max(ticket.cost.output_tokens, 1), 1.0)
         self._credit(ticket, ticket.cost.prefill_us + int(decode * share))
 
     # Ways out
@@ -150,7 +150,7 @@ class Lifecycle:
     ) -> None:
         """A dispatched request is over."""
         demand = ticket.demand
-        output = usage.output_tokens if usage is not None else ticket.output_events
+        output = usage.output_tokens if usage is not None else _tokens_of_events(ticket)
         completed = outcome is _COMPLETED
         if usage is None and not output and completed:
             output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
@@ -164,6 +164,7 @@ class Lifecycle:
             cached_tokens=cached,
             output_tokens=output if demand.generates else 0,
             samples=demand.samples,
+            prompts=demand.prompts,
         )
         if completed and ticket.first_token_s is None:
             # The end of an answer whose first token was not told of stands for it, in the prefill window as well.
@@ -185,7 +186,7 @@ class Lifecycle:
                     if endpoint.whole_answers.counts:
                         endpoint.whole_answers.answered(ticket, usage, now, goes_on=endpoint.goes_on)
                     # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
-                    decoding_s = ticket.settings.tpot_s * output
+                    decoding_s = ticket.settings.tpot_s * (output / demand.samples)
                     took_s = now - ticket.dispatched_s - decoding_s
                     endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
@@ -303,7 +304,11 @@ class Lifecycle:
         # By then the wait is what the class may ask of it.
         base_s = predicted_s - ticket.settings.wait_budget_s
         return pool.retry_after.promise_s(
-            ticket.rank, base_s, ticket.cost.work_us, pool.class_rate_us_per_s(ticket.demand.class_name), now
+            ticket.rank,
+            base_s,
+            ticket.cost.work_us,
+            pool.class_rate_us_per_s(ticket.demand.class_name, now),
+            now,
         )
 
     def _record(
@@ -351,10 +356,11 @@ class Lifecycle:
         ttft_s = None if ticket.first_token_s is None else ticket.first_token_s - ticket.arrived_s
         met = outcome is _COMPLETED and ttft_s is not None
         if met and ttft_s is not None:
-            whole_s = settings.ttft_s + settings.tpot_s * output_tokens
+            each = output_tokens / demand.samples  # samples are generated side by side
+            whole_s = settings.ttft_s + settings.tpot_s * each
             in_time = ttft_s <= settings.ttft_s or not demand.stream
             met = in_time and duration_s <= (
-                ttft_s + settings.tpot_s * max(output_tokens - 1, 1) if demand.stream else whole_s
+                ttft_s + settings.tpot_s * max(each - 1, 1) if demand.stream else whole_s
             )
         self.effects.append(
             Settle(
@@ -380,6 +386,12 @@ class Lifecycle:
                 )
             )
         )
+
+
+def _tokens_of_events(ticket: Ticket) -> int:
+    """Output tokens by the events that came: those of one engine hold about as many tokens each."""
+    events, endpoint = ticket.output_events, ticket.endpoint
+    return events if endpoint is None else int(events * endpoint.sources.pace.tokens_per_event)
 
 
 def _checks_of(ticket: Ticket, action: str, verdict: Verdict) -> tuple[Check, ...]:

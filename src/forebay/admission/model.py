@@ -59,6 +59,8 @@ class Demand:
     retry_count: int = 0
     prefix_hash: int | None = None
     """What the prompt begins with: requests with the same number may share a cached prefix. None if nobody says."""
+    prompts: int = 1
+    """Separate prompts in it; sizes are those of all together, and `samples` counts the answers to all."""
 
 
 @record
@@ -70,10 +72,17 @@ class Cost:
     prefill_us: int
     """The prefill part of `work_us`."""
     kv_tokens: int
-    """KV cache to reserve: prompt plus a high quantile of the output."""
+    """KV cache to book: the prompt, and what the output holds on average over its life."""
     prompt_tokens: int
     output_tokens: int
     """Expected output tokens over all samples."""
+    cached_tokens: int = 0
+    """Prompt tokens that are expected to be in the prefix cache."""
+
+    @property
+    def fresh_tokens(self) -> int:
+        """Prompt tokens that the engine has to work out."""
+        return self.prompt_tokens - self.cached_tokens
 
 
 @unique

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from forebay.admission.arrival_rates import wait_among_smaller_s
-from forebay.admission.class_queue import ClassRules
+from forebay.admission.class_rules import bursts_s_of, rules_of
 from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.forecast import Curves
@@ -29,7 +29,6 @@ from forebay.admission.settings import (
     PoolSettings,
     Settings,
 )
-from forebay.admission.tenant_queue import KeyRule
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import (
     Forecast,
@@ -49,8 +48,6 @@ _LAST: Final = 1 << 62
 LAW_TAKEN_EVERY_S: Final = 1.0
 ANOTHER_LAW: Final = 1.5
 """Times by which the cost of a usual request may change before predictions start anew."""
-BURST_S: Final = 10.0
-"""Share that the class of the tightest budget may save: traffic comes in bursts, and shares are to hold over longer."""
 
 
 class Pool:
@@ -62,12 +59,12 @@ class Pool:
         self.pricing = Pricing(settings.law or OPTIMISTIC_LAW, settings.max_output_tokens)
         self.books = books
         self.endpoints: dict[EndpointId, Endpoint] = {}
-        self.queue = PoolQueue(_rules(common), strict=common.class_order is _STRICT)
+        self.queue = PoolQueue(rules_of(common), strict=common.class_order is _STRICT)
         corrects = settings.wait_predictor != "plain"
         self.classes = {
             c.name: ClassState(c, index, corrects=corrects) for index, c in enumerate(common.classes)
         }
-        self.bursts_s = _bursts_s(common)
+        self.bursts_s = bursts_s_of(common)
         self.errors = WaitErrors()
         self.learning = Learning(speed_known=settings.law is not None, now=now)
         self.retry_after = RetryAfter(len(common.classes))
@@ -82,6 +79,8 @@ class Pool:
         """The largest KV room of any endpoint; None if one of them does not say."""
         self.kv_capacity: int | None = None
         """The same with the whole share: what a refusal for good may rest on."""
+        self.kept_learning: tuple[object, float] | None = None
+        """How far an earlier process had learned, and when that was read."""
         self.known_speeds: dict[str, float] = {}
         """Of endpoints that an earlier process has measured; taken up when they are added."""
         self.paced_until_s = inf
@@ -113,8 +112,8 @@ class Pool:
             self._unlearned()
         for entry in common.classes:
             self.classes[entry.name].reconfigure(entry, now, corrects=settings.wait_predictor != "plain")
-        self.bursts_s = _bursts_s(common)
-        self.queue.reconfigure(_rules(common), strict=common.class_order is _STRICT)
+        self.bursts_s = bursts_s_of(common)
+        self.queue.reconfigure(rules_of(common), strict=common.class_order is _STRICT)
         for endpoint in self.endpoints.values():
             endpoint.pool_settings = settings
             endpoint.stale_after_s = common.stale_after_s
@@ -132,7 +131,12 @@ class Pool:
             curves=self.curves,
         )
         endpoint.share = self.share
-        endpoint.meter.speed = self.known_speeds.get(endpoint_id, endpoint.meter.speed)
+        known_speed, kept = self.known_speeds.get(endpoint_id), self.kept_learning
+        if known_speed is not None:
+            endpoint.meter.speed = known_speed
+            if kept is not None:
+                self.learning.restore(*kept)
+                self.kept_learning = None
         self.endpoints[endpoint_id] = endpoint
         self.books.endpoints[endpoint_id] = endpoint.books
 
@@ -245,11 +249,30 @@ class Pool:
 
     # How long it would wait
 
-    def class_rate_us_per_s(self, class_name: str) -> float:
-        """Work per second that this class gets while all that wait now are waiting."""
+    def class_rate_us_per_s(self, class_name: str, now: float) -> float:
+        """Work per second that this class gets while all that wait now are waiting.
+
+        In strict order what the higher ranks leave, which while one of them has waiters is the guaranteed floor.
+        """
+        state, drain = self.classes[class_name], self.drain_us_per_s()
+        if self.common.class_order is not _STRICT:
+            return drain * state.settings.weight / self.queue.backlogged_weight(with_class=state.index)
+        floor = drain * state.settings.weight / sum(c.weight for c in self.common.classes)
+        if any(self.queue.classes[index].count for index in range(state.index)):
+            return floor
+        return max(drain - self.arriving_us_per_s(class_name, now), floor)
+
+    def most_of_class(self, class_name: str) -> tuple[float, float]:
+        """The most that this class can get: (work per second, work on top of that at once).
+
+        By weight its share, and what it may have saved of it; in strict order all that the pool gets through.
+        """
+        if self.common.class_order is _STRICT:
+            return self.drain_us_per_s(), 0.0
         state = self.classes[class_name]
-        weights = self.queue.backlogged_weight(with_class=state.index)
-        return self.drain_us_per_s() * state.settings.weight / weights
+        weight = state.settings.weight
+        share = self.drain_us_per_s() * weight / self.queue.backlogged_weight(with_class=state.index)
+        return share, self.queue.classes[state.index].burst * weight
 
     def base_wait_s(self, class_name: str, ahead_us: float, work_us: int, now: float) -> float:
         """Wait of a request, before what experience says of such waits.
@@ -273,7 +296,7 @@ class Pool:
         state = self.classes[class_name]
         if state.settings.order is not _SJF:
             return base_s
-        rate = self.class_rate_us_per_s(class_name)
+        rate = self.class_rate_us_per_s(class_name, now)
         return wait_among_smaller_s(
             base_s,
             rate_us_per_s=rate,
@@ -329,13 +352,13 @@ class Pool:
         base_s = self.base_wait_s(class_name, self.queue.work_ahead(usual)[0], usual.work_us, now)
         return state.waits.predict(base_s)
 
-    def max_class_work_us(self, settings: ClassSettings) -> float | None:
+    def max_class_work_us(self, settings: ClassSettings, now: float) -> float | None:
         """Bound on the work a class may have waiting; None while what drains is not surely known."""
         if settings.max_queue_gpu_s is not None:
             return self.settings.to_work_us(settings.max_queue_gpu_s * self.share)
         if self.learning.phase is not CONFIDENT or not self.classes[settings.name].waits.trusted:
             return None  # until then the lower quantile of the predicted wait decides alone
-        return self.class_rate_us_per_s(settings.name) * settings.wait_budget_s
+        return self.class_rate_us_per_s(settings.name, now) * settings.wait_budget_s
 
     # What it learns
 
@@ -452,7 +475,8 @@ class Pool:
         longest: float | None = None
         if self.has_place():
             for endpoint in self.endpoints.values():
-                since = endpoint.may_work_since_s()
+                kept = endpoint.trial or not endpoint.share or endpoint.reserved_for is not None
+                since = None if kept or endpoint.state is not _UP else endpoint.idle_since_s
                 if since is not None and (longest is None or since < longest):
                     longest = since
         else:
@@ -467,28 +491,6 @@ class Pool:
         self.errors.forget()
         for state in self.classes.values():
             state.waits.doubt()
-
-
-def _rules(common: Settings) -> tuple[ClassRules, ...]:
-    """How the classes are served. In strict order each has its part of all weights as a floor."""
-    total = sum(c.weight for c in common.classes)
-    return tuple(
-        ClassRules(
-            KeyRule(c.order, c.aging, c.short_weight),
-            weight=c.weight,
-            max_share=c.max_share,
-            floor=c.weight / total,
-        )
-        for c in common.classes
-    )
-
-
-def _bursts_s(common: Settings) -> tuple[float, ...]:
-    """For how many seconds each class may save its share: the tighter its budget, the longer."""
-    tightest_s = min(c.wait_budget_s for c in common.classes)
-    return tuple(
-        BURST_S * (tightest_s / c.wait_budget_s if c.wait_budget_s > 0 else 1.0) for c in common.classes
-    )
 
 
 def _largest(values: list[int | None]) -> int | None:

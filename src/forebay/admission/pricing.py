@@ -68,7 +68,8 @@ class Pricing:
     def price(self, demand: Demand) -> Price:
         """Estimate a request."""
         prompt = self.prompt_tokens(demand)
-        cap = (self.context_tokens or 2 * self.law.kv_tokens) - prompt
+        each = prompt if demand.prompts <= 1 else prompt // demand.prompts
+        cap = (self.context_tokens or 2 * self.law.kv_tokens) - each
         limit = demand.max_output_tokens
         if limit is not None and limit < cap:
             cap = limit
@@ -77,7 +78,7 @@ class Pricing:
             cap = limit
         if cap < 1:
             cap = 1
-        lengths = self.lengths.expect(demand.class_name, demand.tenant, prompt)
+        lengths = self.lengths.expect(demand.class_name, demand.tenant, each)
         estimate = cost.estimate(
             self.law,
             lengths,
@@ -86,6 +87,7 @@ class Pricing:
             cap=cap,
             samples=demand.samples,
             generates=demand.generates,
+            prompts=demand.prompts,
         )
         return Price(estimate, lengths, cap)
 
@@ -97,10 +99,10 @@ class Pricing:
         return prompt + demand.extra_prompt_tokens
 
     def surely_needs(self, demand: Demand) -> int:
-        """Prompt tokens that the request has at the very least: what a refusal for size rests on."""
-        if demand.prompt_tokens is not None:
-            return demand.prompt_tokens
-        return self.ratio.at_least(demand.prompt_bytes)
+        """Tokens that its longest prompt has at the very least: what a refusal for size rests on."""
+        known = demand.prompt_tokens
+        tokens = known if known is not None else self.ratio.at_least(demand.prompt_bytes)
+        return tokens if demand.prompts <= 1 else tokens // demand.prompts
 
     def learn_usage(self, demand: Demand, usage: Usage) -> None:
         """The engine said how many prompt tokens a request had, and how many of them it knew."""
@@ -124,7 +126,7 @@ class Pricing:
         self.lengths.observe(
             demand.class_name,
             demand.tenant,
-            price.cost.prompt_tokens,
+            price.cost.prompt_tokens // demand.prompts if demand.prompts > 1 else price.cost.prompt_tokens,
             each,
             censored=not whole or each >= price.cap,
         )

@@ -17,6 +17,7 @@ from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import EndpointId, EndpointState
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
+from forebay.admission.unstreamed import advance_unstreamed
 from forebay.admission.watch import Watch
 
 
@@ -63,6 +64,7 @@ class Roster:
         if pool is None or endpoint is None:
             return
         endpoint.take_sample(event.sample, now)
+        advance_unstreamed(endpoint, now)
         endpoint.come_up(now)
         self.follow(pool, endpoint, now)
         self._watch.settle_draining(endpoint, event.sample)

@@ -132,8 +132,32 @@ def late_ones(state: ClassState, pool: Pool, displace: Displace, now: float) -> 
     """Waiters of a class that are given up so that the rest can be on time."""
     if displace is not _SAME or not pool.learning.may_refuse:
         return []
-    rate = pool.class_rate_us_per_s(state.settings.name)
-    return [_ticket_of(e) for e in state.deadlines.take_victims(now, rate, VICTIMS_MAX)]
+    # At the most that the class can get: nobody may be given up where all fit.
+    rate, at_once_us = pool.most_of_class(state.settings.name)
+    victims = state.deadlines.take_victims(now, rate, VICTIMS_MAX, ahead_us=-int(at_once_us))
+    return [_ticket_of(entry) for entry in victims]
+
+
+def why_displaced(victim: Ticket, newcomer: Ticket, *, late: bool) -> tuple[Check, str]:
+    """For the record of a victim: what was compared, and one sentence.
+
+    Args:
+        late: not all that wait in its class can start in time; else it made room at a bound.
+    """
+    to_gpu_s = victim.pool.settings.to_gpu_s
+    if late:
+        own = victim.pool.classes[victim.demand.class_name]
+        waiting_gpu_s = to_gpu_s(own.deadlines.work_us + victim.booking.work_us)
+        return Check("set_on_time", waiting_gpu_s, None, False), (
+            "Not all that wait in its class can start in time, and this one was to go first."
+        )
+    detail = f"A request of class {newcomer.demand.class_name!r} took its place."
+    if victim.rank != newcomer.rank:
+        return Check("rank", victim.rank, newcomer.rank, False), detail
+    costs = to_gpu_s(victim.booking.work_us), to_gpu_s(newcomer.booking.work_us)
+    return Check("same_class", *costs, False), (
+        f"{detail} Its tenant had more than its share waiting, or it was worth less for its GPU time."
+    )
 
 
 def lost_from_s(ticket: Ticket) -> float:

@@ -279,8 +279,8 @@ class Config(_Strict):
     class_order: Literal["weighted", "strict"] = "weighted"
     """`weighted`: classes share GPU time by weight. `strict`: by rank, with its part of all weights as floor."""
     displace: Literal["off", "lower", "same"] = "lower"
-    """Which waiting requests a newcomer may push out when not all can be on time or a bound is reached: none, those of
-    less important classes, or those of its own class as well."""
+    """Which waiting requests a newcomer may push out when a bound is reached: none, those of less important classes, or
+    those of its own class as well; with `same` also when not all of its class can be on time."""
     refuse_hopeless: bool = False
     """Refuse a client's deadline that even an idle engine could not meet (400); otherwise it is only recorded."""
     state_file: str = "auto"

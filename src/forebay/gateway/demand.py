@@ -78,6 +78,8 @@ class Ask:
     extra_prompt_tokens: int = 0
     max_output_tokens: int | None = None
     samples: int = 1
+    prompts: int = 1
+    """Separate prompts (`prompt` may be a list); sizes are those of all together."""
     prefix_hash: int | None = None
     """What the prompt begins with (`gateway.prefix`); None if it is short."""
 
@@ -294,7 +296,8 @@ def _count_prompt(raw: bytes, ask: Ask) -> None:
         ask.prefix_hash = prefix_of_text(texts, ask.model)
         return
     ask.prompt_bytes = sum(_utf8_length(text) for text in texts)
-    ask.samples *= max(len(texts), 1)
+    ask.prompts = max(len(texts), 1)
+    ask.samples *= ask.prompts
 
 
 def _count_ids(raw: bytes, ask: Ask) -> None:
@@ -308,7 +311,8 @@ def _count_ids(raw: bytes, ask: Ask) -> None:
         if b"[[[" in compact:
             raise BadRequest("'prompt' is nested deeper than a list of lists of token ids.", "prompt")
         ask.prompt_tokens = compact.count(b",") + 1 - empty
-        ask.samples *= compact.count(b"[") - 1
+        ask.prompts = compact.count(b"[") - 1
+        ask.samples *= ask.prompts
     elif compact.count(b"[") > 1:
         raise BadRequest("'prompt' mixes token ids and lists.", "prompt")
     else:

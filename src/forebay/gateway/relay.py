@@ -200,6 +200,7 @@ class Relay:
             claims.session,
             claims.retry_count,
             ask.prefix_hash,
+            ask.prompts,
         )
 
     def _body_failed(self, failure: BodyFailure) -> None:

@@ -15,6 +15,7 @@ from forebay.observe.labels import BoundedLabels
 
 __all__ = ["MAX_TENANTS", "ClassCounts", "Counts", "TenantCounts"]
 
+_QUEUE_TIMEOUT: Final = Outcome.QUEUE_TIMEOUT
 MAX_TENANTS: Final = 100
 """Distinct tenants with a series of their own."""
 
@@ -150,10 +151,13 @@ class Counts:
             counts.duration.observe(settlement.duration_s)
             if settlement.ttft_s is not None:
                 counts.ttft.observe(settlement.ttft_s)
-            if waited_s > 0:
+            if waited_s > 0 and settlement.predicted_wait_s > 0 and settlement.attempts == 1:
                 counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
         elif waited_s > 0:
             counts.wait.observe(waited_s)
+            if outcome is _QUEUE_TIMEOUT and settlement.predicted_wait_s > 0:
+                # It would have waited for longer: at least this error. Left out, only good predictions would count.
+                counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
 
     def count_error(self, where: str) -> None:
         """Count one of our own failures; `where` is a name in our code."""

@@ -256,10 +256,13 @@ def test_an_embedding_needs_no_kv() -> None:
 
 
 def test_a_request_above_the_pools_bound_is_too_large() -> None:
-    """What alone is more work than the pool may ever hold cannot pass later either."""
+    """What alone is more work than the pool may ever hold cannot pass later either; a guess says so to nobody."""
     site = Site(pool_settings(max_gpu_s=0.9))
-    verdict = decide(site)
+    assert Outcome.QUEUE_FULL is decide(site).outcome
+    verdict = decide(trusting(site))
     assert (Outcome.REQUEST_TOO_LARGE, "request_gpu_seconds") == (verdict.outcome, verdict.decided_by)
+    site = Site(pool_settings(max_gpu_s=0.005))
+    assert Outcome.REQUEST_TOO_LARGE is decide(site).outcome  # its prompt alone takes 10 ms
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001])

@@ -42,8 +42,11 @@ def test_what_was_learned_comes_back() -> None:
     assert LEARNED == site.pool.pricing.law
     assert site.pool.pricing.ratio.bytes_per_token < 3.9
     assert site.pool.pricing.lengths.expect("standard", "t", 100).mean(4096) > 400
-    assert site.pool.learning.may_refuse
-    site.pool.add_endpoint(EndpointId("a"), 0)
+    trust = [site.pool.learning.may_refuse]
+    for name in ("another", "a"):
+        site.pool.add_endpoint(EndpointId(name), 0)
+        trust.append(site.pool.learning.may_refuse)
+    assert [False, False, True] == trust  # what was learned of one engine is no reason to refuse for another
     assert 0.5 == site.endpoint("a").meter.speed
 
 

@@ -191,25 +191,37 @@ def test_the_bound_on_work_has_headroom_and_share() -> None:
     assert Site().pool.max_work_us() is None
 
 
+def test_in_strict_order_a_class_gets_what_higher_ranks_leave() -> None:
+    """The first rank all; a later one what the others' arrivals leave, and its floor while one of them waits."""
+    site = Site(settings=settings_for(class_order=ClassOrder.STRICT))
+    rate = site.pool.class_rate_us_per_s
+    assert [1_000_000] * 3 == [rate(name, 0.0) for name in ("realtime", "standard", "batch")]
+    arrive(site, "realtime", 0.6)
+    assert [1_000_000, 400_000] == pytest.approx([rate("realtime", 0.0), rate("batch", 0.0)], rel=0.01)
+    site.queued(1, class_name="standard")
+    assert [1_000_000, 200_000] == pytest.approx([rate("realtime", 0.0), rate("batch", 0.0)], rel=0.01)
+    assert (1_000_000, 0.0) == site.pool.most_of_class("batch")
+
+
 def test_the_bound_on_a_class_follows_the_drain_rate() -> None:
     """Unconfigured, a class may have waiting what it gets within its wait budget; while learning, anything."""
     site = Site(endpoints=("a", "b"))
-    assert site.pool.max_class_work_us(site.class_settings("standard")) is None
+    assert site.pool.max_class_work_us(site.class_settings("standard"), 0.0) is None
     trust(site.pool)
     assert (
-        site.pool.max_class_work_us(site.class_settings("standard")) is None
+        site.pool.max_class_work_us(site.class_settings("standard"), 0.0) is None
     )  # the lower quantile decides alone
     trust(site.pool, confident=True)
-    assert 10_000_000 == site.pool.max_class_work_us(site.class_settings("standard"))
+    assert 10_000_000 == site.pool.max_class_work_us(site.class_settings("standard"), 0.0)
     site.queued(1, class_name="realtime")
-    assert 10_000_000 * 5 / 8 == site.pool.max_class_work_us(site.class_settings("standard"))
+    assert 10_000_000 * 5 / 8 == site.pool.max_class_work_us(site.class_settings("standard"), 0.0)
 
 
 def test_a_configured_bound_on_a_class_holds_while_learning() -> None:
     """What the operator set is no prediction."""
     settings = with_class("batch", settings_for(pool_settings(law=None, gpus=2)), max_queue_gpu_s=8.0)
     site = Site(settings=settings)
-    assert 4_000_000 == site.pool.max_class_work_us(site.class_settings("batch"))
+    assert 4_000_000 == site.pool.max_class_work_us(site.class_settings("batch"), 0.0)
 
 
 def test_the_tightest_budget_is_that_of_the_most_impatient_class() -> None:
@@ -225,14 +237,14 @@ def test_a_class_gets_its_part_of_the_weight_of_those_that_wait() -> None:
     """Alone it gets all that drains; beside realtime (3) and batch (2), standard (5) gets a half."""
     site = Site(endpoints=("a", "b"))
     for name in ("realtime", "standard", "batch"):
-        assert 2_000_000 == site.pool.class_rate_us_per_s(name)
+        assert 2_000_000 == site.pool.class_rate_us_per_s(name, 0.0)
     site.queued(1, class_name="realtime")
-    assert 2_000_000 * 5 / 8 == site.pool.class_rate_us_per_s("standard")
-    assert 2_000_000 == site.pool.class_rate_us_per_s("realtime")
+    assert 2_000_000 * 5 / 8 == site.pool.class_rate_us_per_s("standard", 0.0)
+    assert 2_000_000 == site.pool.class_rate_us_per_s("realtime", 0.0)
     site.queued(2, class_name="batch")
-    assert 1_000_000 == site.pool.class_rate_us_per_s("standard")
+    assert 1_000_000 == site.pool.class_rate_us_per_s("standard", 0.0)
     site.endpoint("b").fail(0.0)
-    assert 500_000 == site.pool.class_rate_us_per_s("standard")
+    assert 500_000 == site.pool.class_rate_us_per_s("standard", 0.0)
 
 
 def test_the_base_is_what_is_before_it_over_the_drain_rate_and_a_release() -> None:
@@ -334,7 +346,7 @@ def test_no_class_is_served_more_than_its_share_first(others: tuple[str, ...]) -
     for number, name in enumerate(("standard", *others)):
         site.queued(number, class_name=name)
     arrive(site, "realtime", 50.0, each_us=SECOND_US)
-    share = site.pool.class_rate_us_per_s("realtime")
+    share = site.pool.class_rate_us_per_s("realtime", 0.0)
     assert SECOND_US * 3 / (8 + 2 * len(others)) == share
     assert pytest.approx(share) == site.pool.arriving_us_per_s("standard", 0.0)
 
@@ -956,9 +968,9 @@ def test_new_weights_and_budgets_count_at_once() -> None:
     site.queued(1, class_name="realtime")
     changed = with_class("standard", settings_for(), weight=9, wait_budget_s=1.5)
     reconfigure(site, changed)
-    assert 750_000 == site.pool.class_rate_us_per_s("standard")
+    assert 750_000 == site.pool.class_rate_us_per_s("standard", 0.0)
     standard = next(c for c in changed.classes if c.name == "standard")
-    assert 750_000 * 1.5 == site.pool.max_class_work_us(standard)
+    assert 750_000 * 1.5 == site.pool.max_class_work_us(standard, 0.0)
     site.pool.follow(site.endpoint(), 6.0)
     weights = 3 + 9 + 2
     assert pytest.approx([1e7 / weights, 1e7 / weights, 2.5e5 / weights]) == [
