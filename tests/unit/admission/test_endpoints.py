@@ -978,3 +978,13 @@ def test_the_moment_at_which_pacing_lets_a_prompt_in_is_told() -> None:
     assert until_s == endpoint.paced_until_s(prompt, 0.2)
     prompt.tried = frozenset({endpoint.id})
     assert math.inf == endpoint.paced_until_s(prompt, 0.2)
+
+
+def test_a_guessed_law_makes_no_endpoint_look_busy() -> None:
+    """An engine that is slower than is assumed is not in use for that."""
+    site = Site(pool_settings(law=None, max_inflight_requests=100))
+    endpoint = site.endpoint()
+    begin(site, [site.running(1)])
+    endpoint.step_gap_s = 10.0
+    site.pool.follow(endpoint, 1.0)
+    assert endpoint.utilization.level < 0.1

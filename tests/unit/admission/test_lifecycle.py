@@ -906,3 +906,13 @@ def test_a_reservation_outlives_other_waits() -> None:
     site.pool.reserved, site.endpoint().reserved_for = site.endpoint(), ticket.demand.ticket
     site.life.drop(other, 1.0)
     assert ticket.demand.ticket == site.endpoint().reserved_for
+
+
+def test_several_answers_have_the_time_of_one() -> None:
+    """They are generated side by side: four of 25 tokens do not get four times as long."""
+    for took_s, met in ((8.0, True), (12.0, False)):
+        site = Site()
+        ticket = site.running(1, stream=False, samples=4, max_output_tokens=25)
+        site.life.finish(ticket, Outcome.COMPLETED, Usage(100, 100), took_s, engine_goes_on=False)
+        settlement = next(effect.settlement for effect in site.effects() if isinstance(effect, Settle))
+        assert met is settlement.met_objective

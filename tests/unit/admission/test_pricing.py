@@ -330,3 +330,17 @@ def test_nonsense_is_not_taken_up(spoil: Callable[[dict[str, object]], object]) 
     """State of another form is an error that says so."""
     with pytest.raises(ValueError, match=r"object|ratio|lengths"):
         Pricing(LAW, None).restore(spoil(Pricing(LAW, None).export()))
+
+
+def test_a_list_of_prompts_costs_what_its_prompts_cost() -> None:
+    """And none of them is refused for what all are together."""
+    pricing = Pricing(LAW, None)
+    pricing.context_tokens = 4096
+    one = pricing.price(demand(1, prompt_tokens=1000, max_output_tokens=50))
+    many = pricing.price(demand(2, prompt_tokens=16_000, max_output_tokens=50, samples=16, prompts=16))
+    assert (50, 50) == (one.cap, many.cap)
+    assert pytest.approx(16 * one.cost.work_us, abs=16) == many.cost.work_us
+    assert (16_000, 1000) == (
+        many.cost.prompt_tokens,
+        pricing.surely_needs(demand(2, prompt_tokens=16_000, prompts=16)),
+    )

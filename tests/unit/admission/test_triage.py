@@ -7,7 +7,8 @@ import pytest
 
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.gate import examine
-from forebay.admission.settings import Displace
+from forebay.admission.learning import CONFIDENT
+from forebay.admission.settings import ClassOrder, Displace
 from forebay.admission.tickets import Ticket
 from forebay.admission.triage import late_ones, lost_from_s, room_for, waits_in_vain
 from tests.unit.admission.build import Site, pool_settings, settings_for, with_class
@@ -220,3 +221,24 @@ def test_a_class_that_may_be_late_is_not_given_up_for_it() -> None:
     """Where the wait budget is longer than the objective, a late answer is what the operator wants."""
     site = Site(settings=with_class("standard", settings_for(), wait_budget_s=30.0))
     assert inf == lost_from_s(site.ticket(1, prompt_tokens=5000))
+
+
+def test_nobody_is_given_up_where_the_whole_pool_serves_the_class() -> None:
+    """In strict order the first class gets all that drains: twenty that all start in time stay, whatever else waits."""
+    settings = settings_for(
+        pool_settings(max_inflight_requests=1), class_order=ClassOrder.STRICT, displace=Displace.SAME
+    )
+    site = Site(settings=with_class("realtime", settings, wait_budget_s=1.5))
+    site.pool.learning._enter(CONFIDENT, 0.0)
+    site.queued(1, class_name="standard")
+    site.queued(2, class_name="batch")
+    for number in range(10, 30):  # 70 ms each
+        ticket = site.queued(number, class_name="realtime", prompt_tokens=100, max_output_tokens=6)
+        ticket.deadline_s = 1.5
+        file_waiter(ticket, 0.0, protected=False)
+    assert [] == late_ones(site.pool.classes["realtime"], site.pool, Displace.SAME, 0.0)
+    for number in range(30, 40):
+        ticket = site.queued(number, class_name="realtime", prompt_tokens=100, max_output_tokens=6)
+        ticket.deadline_s = 1.5
+        file_waiter(ticket, 0.0, protected=False)
+    assert late_ones(site.pool.classes["realtime"], site.pool, Displace.SAME, 0.0)
