@@ -50,6 +50,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
+from forebay.admission.repricing import Repricing
 from forebay.admission.roster import Roster
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
@@ -79,7 +80,8 @@ class Controller:
         self._guard = IdleGuard(self._timers)
         self._pace = PaceAlarm(self._timers, self._fill)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
-        self._roster = Roster(self._life, self._watch, self._patience, self._guard, self._fill)
+        self._repricing = Repricing(self._life, self._timers, self._fill)
+        self._roster = Roster(self._repricing, self._watch, self._patience, self._guard, self._fill)
         self._pools = self._roster.pools
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
@@ -157,7 +159,7 @@ class Controller:
             else:
                 self._add_pool(name, settings)
         for pool in self._pools.values():
-            self._life.cost_again(pool, now)
+            self._repricing.begin(pool, now)
             self._fill(pool, now)
         return self._take_effects()
 

@@ -22,7 +22,6 @@ from forebay.admission.gate import Verdict, rests_on_prediction, wait_budget_s
 from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
 from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
-from forebay.admission.pools import Pool
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
 
@@ -66,20 +65,19 @@ class Lifecycle:
         )
         self._settle(ticket, outcome, now)
 
-    def cost_again(self, pool: Pool, now: float) -> None:
-        """What requests take or engines can hold has changed: what waits is estimated and booked anew."""
-        for waiter in list(pool.queue):
-            ticket = self.tickets[TicketId(waiter.sequence)]
-            price = pool.price(ticket.demand)
-            booking = booking_for(ticket.demand, price.cost)
-            self.ledger.leave(ticket.booking)
-            self.ledger.wait(booking)
-            pool.queue.recost(ticket, booking.work_us, booking.kv_tokens)
-            ticket.book_as(price, booking)
-            if ticket.entry is not None:
-                protected = ticket.entry.protected
-                self._unfile(ticket)
-                file_waiter(ticket, now, protected=protected)
+    def price_again(self, ticket: Ticket, now: float) -> None:
+        """What requests take or engines can hold has changed: a waiter is estimated and booked anew."""
+        pool = ticket.pool
+        price = pool.price(ticket.demand)
+        booking = booking_for(ticket.demand, price.cost)
+        self.ledger.leave(ticket.booking)
+        self.ledger.wait(booking)
+        pool.queue.recost(ticket, booking.work_us, booking.kv_tokens)
+        ticket.book_as(price, booking)
+        if ticket.entry is not None:
+            protected = ticket.entry.protected
+            self._unfile(ticket)
+            file_waiter(ticket, now, protected=protected)
 
     # To and from an endpoint
 

@@ -1,7 +1,7 @@
 """Which endpoints there are, and what is heard of them: readings, descriptions, failures, the replica's share.
 
 Owns which pool each endpoint belongs to. It decides about no request: what it hears may make room, change costs or
-leave a pool without any endpoint, and whoever has to know is told (`lifecycle`, `watch`, `patience`, `idle_guard`);
+leave a pool without any endpoint, and whoever has to know is told (`repricing`, `watch`, `patience`, `idle_guard`);
 then the pool is filled.
 """
 
@@ -13,10 +13,10 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import MisuseError
 from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed, ShareChanged
 from forebay.admission.idle_guard import IdleGuard
-from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import EndpointId, EndpointState
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
+from forebay.admission.repricing import Repricing
 from forebay.admission.unstreamed import advance_unstreamed
 from forebay.admission.watch import Watch
 
@@ -26,7 +26,7 @@ class Roster:
 
     def __init__(
         self,
-        life: Lifecycle,
+        repricing: Repricing,
         watch: Watch,
         patience: Patience,
         guard: IdleGuard,
@@ -39,7 +39,7 @@ class Roster:
         """
         self.pools: dict[str, Pool] = {}
         self._home: dict[EndpointId, Pool] = {}
-        self._life = life
+        self._repricing = repricing
         self._watch = watch
         self._patience = patience
         self._guard = guard
@@ -77,7 +77,7 @@ class Roster:
         """Something was seen of an engine: its speed may be known better now, and how much of it is in use."""
         pool.follow(endpoint, now)
         if pool.learn_law(now):
-            self._life.cost_again(pool, now)
+            self._repricing.begin(pool, now)
 
     def sample_missed(self, event: SampleMissed, now: float) -> None:
         """A reading was due and did not come."""
@@ -101,7 +101,7 @@ class Roster:
             endpoint.heard_s = now
         endpoint.described = True
         if pool.find_limits():
-            self._life.cost_again(pool, now)
+            self._repricing.begin(pool, now)
         endpoint.come_up(now)
         self.check_absence(pool, now)
         self._fill(pool, now)
@@ -130,7 +130,7 @@ class Roster:
         for endpoint in list(pool.endpoints.values()):
             self.forget_if_removed(endpoint, pool)
         if pool.find_limits():
-            self._life.cost_again(pool, now)
+            self._repricing.begin(pool, now)
         self.check_absence(pool, now)
         self._fill(pool, now)
 
@@ -140,7 +140,7 @@ class Roster:
         if pool is None:
             raise MisuseError(f"no pool {event.pool!r} is configured")
         pool.set_share(min(max(event.share, 0.0), 1.0))
-        self._life.cost_again(pool, now)
+        self._repricing.begin(pool, now)
         self._fill(pool, now)
 
     def unreachable(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
@@ -148,7 +148,7 @@ class Roster:
         was_down = endpoint.state is EndpointState.DOWN
         endpoint.fail(now)
         if not was_down and not endpoint.described and pool.find_limits():
-            self._life.cost_again(pool, now)
+            self._repricing.begin(pool, now)
 
     def check_absence(self, pool: Pool, now: float) -> None:
         """What is up may have changed. With nothing up waiters get a grace, once for each time that happens."""

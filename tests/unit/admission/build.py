@@ -165,6 +165,11 @@ class Site:
         self.life.dispatch(ticket, self.endpoint(endpoint), now, Verdict())
         return ticket
 
+    def price_again(self, now: float) -> None:
+        """All that wait are estimated and booked anew."""
+        for waiter in list(self.pool.queue):
+            self.life.price_again(self.life.tickets[TicketId(waiter.sequence)], now)
+
     def effects(self) -> list[Effect]:
         """What the lifecycle has said since the last call."""
         effects, self.life.effects = self.life.effects, []

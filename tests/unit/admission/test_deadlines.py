@@ -27,7 +27,7 @@ def test_filed_anew_it_keeps_the_time_from_which_it_is_left_alone() -> None:
     site = Site()
     ticket = site.queued(1, 10.0)
     file_waiter(ticket, 10.0, protected=False)
-    site.life.cost_again(site.pool, 14.0)
+    site.price_again(14.0)
     assert ticket.entry is not None
     assert 12.5 == ticket.entry.firm_from_s
     site.pool.classes["standard"].deadlines.verify()

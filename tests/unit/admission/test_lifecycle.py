@@ -803,7 +803,7 @@ def test_who_waits_is_estimated_and_booked_anew() -> None:
     running = site.running(9)
     tickets = [filed(site, number, class_name=name) for number, name in enumerate(("standard", "batch"))]
     double(site)
-    site.life.cost_again(site.pool, 1.0)
+    site.price_again(1.0)
     site.life.ledger.verify()
     assert [2_000_000] * 2 == [ticket.work_us for ticket in tickets]
     assert [2_000_000] * 2 == [ticket.booking.work_us for ticket in tickets]
@@ -823,7 +823,7 @@ def test_who_waits_keeps_its_place_when_all_costs_change_alike() -> None:
     ]
     double(site)
     for now in (1.0, 1.0, 2.0):
-        site.life.cost_again(site.pool, now)
+        site.price_again(now)
     assert [False, True, False, False, False] == [t.entry is not None and t.entry.protected for t in tickets]
     site.pool.classes["standard"].deadlines.verify()
     served = []
@@ -842,7 +842,7 @@ def test_a_new_estimate_makes_nobody_displaceable_again() -> None:
     assert ticket.entry is not None
     assert 2.5 == ticket.entry.firm_from_s
     for now in (1.0, 3.0):
-        site.life.cost_again(site.pool, now)
+        site.price_again(now)
         assert ticket.entry is not None
         assert 2.5 == ticket.entry.firm_from_s
     assert site.pool.classes["standard"].deadlines.least_valuable(3.0) is None
