@@ -148,6 +148,8 @@ class Controller:
         if [c.name for c in settings.classes] != [c.name for c in self._settings.classes]:
             raise ConfigRefused("classes cannot be added, removed or reordered while running")
         self._settings = self._life.settings = settings
+        for ticket in self._life.tickets.values():
+            ticket.settings = classes[ticket.demand.class_name]  # budgets that run are left as they are
         self._classes = classes
         self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:

@@ -164,7 +164,10 @@ def _is_full_for_all(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now:
 
 
 def _fits_nowhere(ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:
-    return not ticket.tried and place(ticket, open_now, now) is None
+    """True if all of them are too full for this one."""
+    if ticket.tried or not all(endpoint.can_ever_hold(ticket) for endpoint in open_now):
+        return False  # it is not for its size that it does not fit
+    return place(ticket, open_now, now) is None
 
 
 def _is_paced(endpoint: Endpoint, prompt_tokens: int, now: float) -> bool:

@@ -32,25 +32,26 @@ class Repricing:
         self._life = life
         self._timers = timers
         self._fill = fill
-        self._left: dict[str, list[TicketId]] = {}
+        self._left: dict[str, tuple[Pool, list[TicketId]]] = {}
         """Waiters whose turn is to come, the next one last, by pool."""
 
     def begin(self, pool: Pool, now: float) -> None:
         """Price them all anew. What an earlier change has left is done with these."""
-        is_under_way = pool.settings.name in self._left
+        before = self._left.get(pool.settings.name)
         left = [TicketId(waiter.sequence) for waiter in pool.queue]
         left.reverse()
-        self._left[pool.settings.name] = left
-        if is_under_way:
-            return  # its timer is set
-        self._slice(pool, now)
+        self._left[pool.settings.name] = pool, left
+        if before is None or before[0] is not pool:  # else its timer is set
+            self._slice(pool, now)
 
     def _go_on(self, pool: Pool, now: float) -> None:
         self._slice(pool, now)
         self._fill(pool, now)
 
     def _slice(self, pool: Pool, now: float) -> None:
-        left = self._left[pool.settings.name]
+        owner, left = self._left.get(pool.settings.name, (None, []))
+        if owner is not pool:
+            return  # another pool has taken the name
         for _ in range(min(SLICE, len(left))):
             ticket = self._life.tickets.get(left.pop())
             if ticket is not None and ticket.phase is WAITING:

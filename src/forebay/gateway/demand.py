@@ -44,6 +44,9 @@ MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 MAX_SAMPLES: Final = 128
 """Most answers to one prompt (`n`, `best_of`), as with OpenAI: one request must not be able to book a whole pool."""
 
+MAX_LIST_SAMPLES: Final = 8192
+"""The same for a list of prompts, over all of them. Batch clients send one or two thousand prompts at a time."""
+
 MODEL_NAME_CHARS: Final = 512
 """Longest model name. It is kept in records and logs long after the body is gone, so it must not be of any size."""
 
@@ -144,6 +147,12 @@ def read_completion(body: bytes) -> Ask:
     if completion.best_of is not None:
         ask.samples = max(ask.samples, _samples(completion.best_of, "best_of"))
     _count_prompt(bytes(completion.prompt), ask)
+    if ask.samples > MAX_LIST_SAMPLES:
+        raise BadRequest(
+            f"'prompt' and 'n' ask for {ask.samples} answers, and {MAX_LIST_SAMPLES} is the most in one request; "
+            "send fewer prompts in one.",
+            "prompt",
+        )
     return ask
 
 

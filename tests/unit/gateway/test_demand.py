@@ -247,3 +247,16 @@ def test_a_crowd_of_tiny_parts_is_not_decoded() -> None:
         read_completion(b'{"prompt": [' + b'"ab",' * DECODED_PARTS + b'"ab"]}')
     assert caught.value.param == "prompt"
     assert read_completion(b'{"prompt": "' + b'\\"' * 2_000_000 + b'"}').prompt_bytes == 2_000_000
+
+
+@pytest.mark.parametrize(
+    "prompt", ["[" + ",".join(["[1]"] * 200_000) + "]", '["' + '","'.join("a" * 10_000) + '"]', "[[],[]]"]
+)
+def test_one_request_cannot_ask_for_any_number_of_answers(prompt: str) -> None:
+    """A list of prompts times `n` has a bound: it must not book a whole pool."""
+    body = f'{{"prompt":{prompt},"n":128}}'.encode()
+    if len(prompt) < 10:
+        assert 256 == read_completion(body).samples
+        return
+    with pytest.raises(BadRequest, match="answers"):
+        read_completion(body)
