@@ -352,15 +352,17 @@ def test_whom_an_endpoint_is_kept_for_is_tried_however_many_wait(begin: Begin) -
 
 def test_one_that_is_too_long_for_an_engine_hinders_nobody_there(begin: Begin) -> None:
     """An embedding holds no KV, so it is the smallest; being too long for one engine it says nothing of others."""
-    scenario = begin(pool_settings(law=LAW, max_inflight_requests=2), endpoints=("a", "b"))
+    settings = settings_for(pool_settings(law=LAW, max_inflight_requests=2), class_order=ClassOrder.STRICT)
+    scenario = begin(settings=settings, endpoints=("a", "b"))
     for name, tokens in (("a", 16_000), ("b", 4000)):
         info = replace(VLLM, kv_tokens=20_000, context_tokens=tokens)
         scenario.tell(Described(EndpointId(name), info), 0.0)
     for number in (1, 2, 3, 4):
-        scenario.arrive(number, 0.0, prompt_tokens=2000)
+        scenario.arrive(number, 0.0, prompt_tokens=2000, stream=False)
     scenario.arrive(10, 0.1, class_name="realtime", prompt_tokens=9000, generates=False)
     scenario.arrive(11, 0.1, prompt_tokens=20, generates=False)
     scenario.arrive(12, 0.1, prompt_tokens=20)
+    assert [10, 11, 12] == list(scenario.waiting)
     at_b = [n for n in (1, 2, 3, 4) if scenario.running[n] == "b"]
     started = [number for n in at_b for number, _ in dispatched(scenario.end(n, 0.2))]
     assert [11, 12] == sorted(started)
