@@ -229,8 +229,7 @@ class Controller:
             self._life.hold(ticket, verdict, now)
             self._pace.held(ticket, now)
             self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
-            if late := triage.late_ones(state, pool, self._settings.displace, now):
-                self._displace(late, ticket, now, late=True)
+            self._thin_out(ticket, now)
         if verdict.outcome is None:  # what was refused takes nobody's time
             state.arrived(price.cost.work_us, now)
 
@@ -250,6 +249,16 @@ class Controller:
             check, detail = triage.why_displaced(victim, newcomer, late=late)
             self._life.evict(victim, Outcome.DISPLACED, now, check, detail)
         self._fill(newcomer.pool, now)  # an endpoint may have been kept free for one of them
+
+    def _thin_out(self, newcomer: Ticket, now: float) -> None:
+        """Not all of its class can be on time any more: some go now, and if there are more, at the next wake."""
+        pool = newcomer.pool
+        state = pool.classes[newcomer.demand.class_name]
+        late = triage.late_ones(state, pool, self._settings.displace, now)
+        if late:
+            self._displace(late, newcomer, now, late=True)
+        if len(late) >= triage.VICTIMS_MAX:
+            self._timers.at(now, self._thin_out, newcomer)
 
     def _first_token_came(self, event: FirstTokenCame, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)

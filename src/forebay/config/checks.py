@@ -25,7 +25,7 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
 
 def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
     """What is allowed but hardly meant, each with the path of the key to look at."""
-    return [*_closed_doors(config), *_without_effect(config), *_open_admin(config)]
+    return [*_closed_doors(config), *_open_admin(config)]
 
 
 def default_class_of(config: Config) -> str | None:
@@ -54,16 +54,6 @@ def _closed_doors(config: Config) -> Iterator[tuple[KeyPath, str]]:
             ("limits", "max_waiting_bytes"),
             "0 refuses every request that has a body; leave it out for a quarter of the memory limit",
         )
-
-
-def _without_effect(config: Config) -> Iterator[tuple[KeyPath, str]]:
-    for name, entry in (config.classes or {}).items():
-        for key in ("weight", "value"):
-            if getattr(entry, key) is not None:
-                yield (
-                    ("classes", name, key),
-                    "not in force in this version, which serves classes by rank",
-                )
 
 
 def _open_admin(config: Config) -> Iterator[tuple[KeyPath, str]]:

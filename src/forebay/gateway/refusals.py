@@ -73,7 +73,7 @@ _WORDS: Final = {
     Outcome.QUEUE_FULL: "The waiting line is full.",
     Outcome.DEADLINE_UNREACHABLE: "The predicted wait is longer than this request may wait.",
     Outcome.QUEUE_TIMEOUT: "The request waited as long as it may, and no place came free.",
-    Outcome.DISPLACED: "The request was waiting and had to make room for more important work.",
+    Outcome.DISPLACED: "The request was waiting and had to make room for other work.",
     Outcome.RULE_REFUSED: "An operator's rule refuses this request at present.",
     Outcome.NO_ENDPOINTS: "No engine can serve this model at present.",
     Outcome.DRAINING: "This gateway is shutting down and takes no new requests.",
@@ -226,6 +226,11 @@ def _refusal_message(refusal: Refusal) -> str:
     if decisive is not None and decisive.limit is not None:
         name = decisive.name.replace("_", " ")
         parts.append(f"Decided by {name}: {_number(decisive.value)}, limit {_number(decisive.limit)}.")
+    if refusal.outcome is Outcome.QUEUE_TIMEOUT:
+        # The checks of its arrival come first: what failed among them is what it has waited for.
+        held_by = next((check.name for check in record.checks if not check.passed), record.decided_by)
+        if held_by != record.decided_by:
+            parts.append(f"When it came it was held by {held_by.replace('_', ' ')}.")
     if refusal.retry_after_s is not None and refusal.outcome.group is not Group.IMPOSSIBLE:
         if LONGEST_RETRY_S < refusal.predicted_wait_s < LONGEST_SHOWN_S:
             parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")

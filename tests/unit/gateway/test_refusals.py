@@ -188,3 +188,15 @@ def test_client_errors_must_not_be_retried() -> None:
     """What is wrong with a request is wrong again: SDKs are told so."""
     assert (b"x-should-retry", b"false") in refusals.plain_error(400, "invalid_request", "No.").headers
     assert (b"x-should-retry", b"false") not in refusals.plain_error(502, "upstream_failed", "No.").headers
+
+
+def test_a_timeout_says_what_held_the_request() -> None:
+    """Its client learns whether slots, memory or something else was what it waited for."""
+    checks = (
+        Check("endpoints_up", 1, None, True),
+        Check("kv_forecast", 4283.7, 3784.8, False),
+        Check("waited", 5.0, 5.0, False),
+    )
+    told = Refusal(Outcome.QUEUE_TIMEOUT, 2.0, 1.0, record(checks=checks, decided_by="waited", detail=""))
+    message = json.loads(refusals.refusal_answer(told, 429).body)["error"]["message"]
+    assert "When it came it was held by kv forecast." in message
