@@ -91,10 +91,19 @@ def test_at_twice_the_load_interactive_requests_are_on_time(seed: int) -> None:
     world = run(2.0, seconds=40.0, seed=seed)
     assert met_share(world, "realtime") >= 0.97
     assert met_share(world, "standard") >= 0.7
-    assert met_share(world, "batch") >= 0.2
+    assert met_share(world, "batch") >= 0.22
     waits = sorted(one.ttft_s for one in felt_by(world, "realtime") if one.ttft_s is not None)
     assert waits[int(len(waits) * 0.99)] <= CLASSES["realtime"].ttft_s
     assert 0 == world.preemptions
+
+
+@pytest.mark.slow
+def test_documents_get_their_share_over_several_runs() -> None:
+    """One run has few of them: over three, three in ten are in time, which is more than their weight of two in ten."""
+    worlds = [run(2.0, seconds=40.0, seed=seed) for seed in (1, 2, 3)]
+    counts = [len(felt_by(world, "batch")) for world in worlds]
+    met = [met_share(world, "batch") * count for world, count in zip(worlds, counts, strict=True)]
+    assert sum(met) >= 0.3 * sum(counts)
 
 
 @pytest.mark.slow
