@@ -64,7 +64,7 @@ def test_the_flooding_tenant_is_pushed_out_and_the_modest_are_not(ends: tuple[Di
     """
     displace, modest, flood = ends
     assert modest.offered >= 1000
-    assert flood.displaced >= 80
+    assert flood.displaced >= 50
     most = {Displace.LOWER: 0.25, Displace.SAME: 0.65}[displace]
     assert modest.displaced / modest.offered <= most * flood.displaced / flood.offered
 

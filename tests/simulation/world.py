@@ -8,7 +8,7 @@ Not modelled: the network, clients that leave or come back, what the gateway its
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count
@@ -39,6 +39,7 @@ from forebay.admission.model import (
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Settings
 from forebay.enginemodel.engine import Engine
+from forebay.enginemodel.prefix import chain_keys
 from forebay.enginemodel.profile import EngineConfig, EngineProfile
 from forebay.enginemodel.sequence import Request
 from forebay.enginemodel.step import StepResult
@@ -47,7 +48,6 @@ from forebay.load.workload import Arrival
 
 SAMPLE_S = 0.2
 PROGRESS_S = 0.1
-BYTES_PER_TOKEN = 4.0
 
 
 @dataclass(eq=False)
@@ -94,6 +94,9 @@ class World:
         slow: Sequence[float] = (),  # of each engine: times of its steps over the profile's
         tenants: Sequence[str] = (),
         mute: bool = False,  # engines that tell nothing of themselves
+        usage: bool = True,  # answers carry it
+        bytes_per_token: float = 4.0,
+        shared: Mapping[str, int] | None = None,  # by class: tokens with which all its prompts begin
     ) -> None:
         self.controller = Controller(settings, 0.0)
         self.now = 0.0
@@ -101,6 +104,9 @@ class World:
         self.pool = settings.pools[0].name
         self.tenants = tuple(tenants)
         self.mute = mute
+        self.usage = usage
+        self.bytes_per_token = bytes_per_token
+        self.shared = dict(shared or {})
         self.felt: list[Felt] = []
         self.settled: list[Settlement] = []
         self.refusals: list[tuple[float, Refusal]] = []
@@ -121,6 +127,7 @@ class World:
                 EngineKind.VLLM,
                 context_tokens=config.context_tokens,
                 kv_tokens=config.kv_tokens,
+                kv_block_tokens=config.block_size,
                 reports_load=True,
                 counts_while_running=True,
             )
@@ -155,7 +162,7 @@ class World:
         ticket = TicketId(arrival.index + 1)
         self._live[ticket] = Live(arrival)
         tenant = self.tenants[arrival.index % len(self.tenants)] if self.tenants else "anonymous"
-        prompt_bytes = round(arrival.prompt_tokens * BYTES_PER_TOKEN)
+        prompt_bytes = round(arrival.prompt_tokens * self.bytes_per_token)
         demand = Demand(
             ticket=ticket,
             pool=self.pool,
@@ -166,6 +173,7 @@ class World:
             body_bytes=prompt_bytes,
             tenant=tenant,
             max_output_tokens=arrival.limit_tokens,
+            prefix_hash=self._chain(arrival) or ticket if self.shared else None,
         )
         self._tell(Arrived(demand))
 
@@ -200,7 +208,7 @@ class World:
             if live is not None:
                 place.tokens.pop(request, None)
                 self._feel(live, End.COMPLETED, self.now - live.arrival.at_s)
-                usage = Usage(live.arrival.prompt_tokens, live.given)
+                usage = Usage(live.arrival.prompt_tokens, live.given) if self.usage else None
                 self._tell(Ended(TicketId(request), Outcome.COMPLETED, usage, live.given))
         self._on_step(place)
 
@@ -248,7 +256,7 @@ class World:
                 live, place = self._live[effect.ticket], self._by_id[effect.endpoint]
                 live.place = place
                 arrival = live.arrival
-                place.engine.submit(Request(effect.ticket, arrival.prompt_tokens, arrival.output_tokens))
+                place.engine.submit(self._request(effect.ticket, arrival, place.engine.config.block_size))
                 if not place.busy:
                     place.busy = True
                     place.last_step_s = self.now
@@ -272,6 +280,16 @@ class World:
         if due_s is not None and (self._timer is None or due_s < self._timer):
             self._timer = max(due_s, self.now)
             self._at(self._timer, partial(self._on_wake, self._timer))
+
+    def _chain(self, arrival: Arrival) -> int:
+        """Number of the beginning that its prompt shares with others; 0 if it shares none."""
+        names = list(self.shared)
+        return -1 - names.index(arrival.class_name) if arrival.class_name in names else 0
+
+    def _request(self, ticket: TicketId, arrival: Arrival, block_size: int) -> Request:
+        shared = min(self.shared.get(arrival.class_name, 0), arrival.prompt_tokens)
+        keys = chain_keys(-self._chain(arrival), shared, block_size)
+        return Request(ticket, arrival.prompt_tokens, arrival.output_tokens, keys)
 
     def _feel(self, live: Live, end: End, duration_s: float, refusal: Refusal | None = None) -> None:
         arrival = live.arrival

@@ -1,4 +1,4 @@
-"""One endpoint as the core sees it: its state, what it holds, whether it has room, and its last sign of life.
+"""One endpoint as the core sees it: what it holds and whether it has room; `rotation` says whether it is there at all.
 
 Owns the endpoint's part of the books (through the ledger), its running tickets and its draining bookings.
 It decides nothing about requests: `controller` does, by asking here.
@@ -10,6 +10,7 @@ from math import inf
 from typing import Final
 
 from forebay.admission.capacity import KV_CALM, ConcurrencyLimit, PrefillPacer, prefill_window_s
+from forebay.admission.counted_prompts import PromptCount
 from forebay.admission.fill_factor import FillFactor
 from forebay.admission.forecast import Curves, KvForecast
 from forebay.admission.ledger import DrainingBooking, EndpointBooks
@@ -22,6 +23,7 @@ from forebay.admission.model import (
     EngineSample,
     TicketId,
 )
+from forebay.admission.rotation import Rotation
 from forebay.admission.settings import OPTIMISTIC_LAW, OnStale, PoolSettings, SpeedLaw
 from forebay.admission.speed import DrainMeter
 from forebay.admission.steplaw import StepLearner
@@ -30,18 +32,12 @@ from forebay.admission.tickets import Ticket
 from forebay.admission.utilization import Utilization, rho_of
 from forebay.admission.whole_answers import WholeAnswers
 
-DOUBTS: Final = 5
-"""Failed attempts in a row, with no good answer between them, that take an endpoint out."""
-BACK_OFF_FIRST_S: Final = 0.25
-BACK_OFF_LONGEST_S: Final = 10.0
-
 _UP: Final = EndpointState.UP
-_STALLED: Final = EndpointState.STALLED
 
 UNDESCRIBED = EngineInfo(EngineKind.OPENAI)
 
 
-class Endpoint:
+class Endpoint(Rotation):
     """One addressable engine."""
 
     def __init__(
@@ -54,12 +50,12 @@ class Endpoint:
         *,
         curves: Curves,
     ) -> None:
+        super().__init__()
         self.id = endpoint_id
         self.order = order
         """Position in the configuration: breaks ties."""
         self.pool_settings = settings
         self.stale_after_s = stale_after_s
-        self.state = EndpointState.STARTING
         self.described = False
         self.info = UNDESCRIBED
         self.books = EndpointBooks()
@@ -77,14 +73,6 @@ class Endpoint:
         """The last mean time between tokens, until the limit has looked at it."""
         self.step_gap_s: float | None = None
         """Decayed mean time between tokens of a stream."""
-        self.last_life_s = 0.0
-        self.failures = 0
-        """Times in a row that it could not be reached."""
-        self.doubts = 0
-        """Attempts in a row that reached it and failed."""
-        self.up_again_at_s = 0.0
-        self.trial = False
-        """After a stall: one request at a time until a byte moves."""
         self.reserved_for: TicketId | None = None
         self.reserved_rank = 0
         """Its class's rank: more important classes do not wait for it."""
@@ -104,6 +92,7 @@ class Endpoint:
         """The one whose prefill nothing else has met so far, if there is one."""
         self.pending_prefill_us = 0
         """Prefill of the streams among them."""
+        self.prompt_count = PromptCount()
         self.forecast = KvForecast(curves)
         self.fill = FillFactor()
         self.pacer = PrefillPacer()
@@ -118,21 +107,16 @@ class Endpoint:
         self.was_loud = True
         """Since the last batch of progress something was dispatched, or waited for its first token."""
 
-    @property
-    def is_up(self) -> bool:
-        """True if it may be given new work at all."""
-        return self.state is EndpointState.UP
-
-    @property
-    def may_come_soon(self) -> bool:
-        """True if it is not up and the next reading may well change that."""
-        if self.state is EndpointState.DOWN:
-            return self.doubts >= DOUBTS
-        return self.state is EndpointState.STARTING
+    def come_up(self, now: float) -> bool:
+        came = super().come_up(now)
+        if came and not self.running:
+            self.idle_since_s = now
+        return came
 
     def find_kv_limit(self) -> None:
         """Work out `kv_limit` anew: the settings, the engine or the share have changed."""
         self.kv_limit = self.kv_limit_at(self.share)
+        self.forecast.block_tokens = float(self.info.kv_block_tokens)
 
     def kv_limit_at(self, share: float) -> int | None:
         """KV tokens that might be booked with this share of the endpoint; None if nobody knows the capacity."""
@@ -292,11 +276,10 @@ class Endpoint:
     def _learn_steps(self, sample: EngineSample) -> None:
         """What the engine's counters say about its speed."""
         chunk_tokens = self.sources.clock.chunk_tokens
-        half_done = False
-        for ticket in self.running.values():
-            if ticket.first_token_s is None and ticket.cost.fresh_tokens > chunk_tokens:
-                half_done = True
-                break
+        half_done = any(
+            ticket.first_token_s is None and ticket.cost.fresh_tokens > chunk_tokens
+            for ticket in self.running.values()
+        )
         self.sources.sampled(
             sample,
             was_idle=self.was_idle,
@@ -317,6 +300,7 @@ class Endpoint:
         demand, price = ticket.demand, ticket.price
         self.running[demand.ticket] = ticket
         self.sampled_since += 1
+        self.prompt_count.dispatched(self.in_flight)
         self.was_loud = True
         self.alone = None if self.pending or self.draining else demand.ticket
         self.pending += 1
@@ -350,6 +334,8 @@ class Endpoint:
         self.pending -= 1
         prompt_tokens, cached_tokens = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
         self.sources.prompt_done(prompt_tokens, cached_tokens)
+        if self.info.counts_while_running:
+            self.prompt_count.prompt_done(ticket.demand, prompt_tokens, now)
         if not ticket.demand.stream:
             return
         self.pending_streams -= 1
@@ -364,6 +350,11 @@ class Endpoint:
                 kv_tokens=self.forecast.held_tokens - prompt_tokens,
             )
         self.alone = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are there, or may still be."""
+        return len(self.running) + len(self.draining)
 
     @property
     def decoding(self) -> int:
@@ -456,42 +447,3 @@ class Endpoint:
             if self.running and known
             else 0.0,
         )
-
-    def come_up(self, now: float) -> None:
-        """There is evidence that requests can be sent: a reading later than the last failure's back-off."""
-        if self.state is EndpointState.STARTING or (
-            self.state is EndpointState.DOWN and now >= self.up_again_at_s
-        ):
-            self.state = EndpointState.UP
-            self.last_life_s = now
-            if not self.running:
-                self.idle_since_s = now
-
-    def show_life(self, now: float) -> None:
-        """A byte or a counter moved: whatever was held against this endpoint is over."""
-        self.last_life_s = now
-        self.failures = self.doubts = 0
-        self.trial = False
-        if self.state is _STALLED:
-            self.state = EndpointState.UP
-
-    def fail(self, now: float) -> None:
-        """The engine cannot be reached: out of rotation until a later sample says that it is there."""
-        if self.state is not EndpointState.DOWN:
-            # What was in flight when it went down fails by the same cause: one incident, one step of back-off.
-            self.failures += 1
-        if self.state is not EndpointState.REMOVED:
-            self.state = EndpointState.DOWN
-        self.doubts = 0
-        self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)
-
-    def doubt(self, now: float) -> None:
-        """An attempt reached the engine and failed. The request may be at fault, so it takes several in a row.
-
-        And then the time out is short and does not grow: somebody whose requests break engines must not be able
-        to keep an endpoint away from everybody else. Any good answer in between clears it.
-        """
-        self.doubts += 1
-        if self.doubts >= DOUBTS and self.state is EndpointState.UP:
-            self.state = EndpointState.DOWN
-            self.up_again_at_s = now + BACK_OFF_FIRST_S

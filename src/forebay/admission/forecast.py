@@ -10,7 +10,8 @@ n samples, and S the survival function of the answer's length (`LengthLaw`, cut 
     peak    = max over τ of mean + z·√variance, z = 2
 
 which is the Past-Future test (Gong et al., ASPLOS 2025) with survival in place of a drawn or mean residual length:
-the mean is far too cautious on heavy tails. The samples of one prompt count as ending together.
+the mean is far too cautious on heavy tails. The samples of one prompt count as ending together. An engine gives its
+cache out in blocks, and the last one of each answer is half empty on average: it counts as held.
 
 `KvForecast` keeps the two sums on a grid of τ, so that a candidate is tested in one pass over the grid however many
 run. They are exact for all that run; how far each one has come is marked by `advance` and taken in by `refresh`, after
@@ -160,8 +161,9 @@ class _Running:
         "samples",
     )
 
-    def __init__(self, prompt_tokens: int, samples: int, law: LengthLaw, cap: int, generated: int) -> None:
-        self.prompt_tokens = float(prompt_tokens)
+    def __init__(self, prompt_tokens: float, samples: int, law: LengthLaw, cap: int, generated: int) -> None:
+        self.prompt_tokens = prompt_tokens
+        """With what its last blocks hold nothing in."""
         self.samples = float(samples)
         self.law = law
         self.cap = cap
@@ -209,6 +211,7 @@ class KvForecast:
         "_removed",
         "_running",
         "_variance",
+        "block_tokens",
         "held_tokens",
     )
 
@@ -232,6 +235,8 @@ class KvForecast:
         self._due_s = 0.0
         self.held_tokens = 0.0
         """KV tokens held now."""
+        self.block_tokens = 1.0
+        """The engine gives its cache out in blocks of so many."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -250,7 +255,7 @@ class KvForecast:
         """
         if key in self._running:
             invariant(False, f"ticket {key} is in the forecast already")
-        entry = _Running(prompt_tokens, samples, law, cap, generated)
+        entry = _Running(self._with_spare(prompt_tokens, samples), samples, law, cap, generated)
         self._running[key] = self._fresh[key] = entry
         self.held_tokens += entry.held
         self._loose += entry.most
@@ -325,7 +330,7 @@ class KvForecast:
         self._bring_up_to_date()
         peak = 0.0
         answers = float(samples)
-        prompt = float(prompt_tokens)
+        prompt = self._with_spare(prompt_tokens, samples)
         curve, offsets = self._curves.curve(law, 0), self._curves.offsets(cap)
         for offset, alive, doubt, mean, variance in zip(
             offsets, curve.alive, curve.doubt, self._mean, self._variance, strict=False
@@ -343,7 +348,7 @@ class KvForecast:
     def fits(self, prompt_tokens: int, samples: int, law: LengthLaw, cap: int, limit_tokens: float) -> bool:
         """True if `peak_with` the same request is at most `limit_tokens`; stops at the first point above it."""
         answers = float(samples)
-        prompt = float(prompt_tokens)
+        prompt = self._with_spare(prompt_tokens, samples)
         left_tokens = limit_tokens - WORST_SHARE * (prompt + answers * _last_offset(cap))
         if self._loose <= left_tokens or self._bound <= left_tokens:
             return True
@@ -357,6 +362,10 @@ class KvForecast:
             if room < 0.0 or Z * Z * (variance + kv * kv * doubt) > room * room:
                 return False
         return self._alone_from(min(len(offsets), len(curve.alive))) <= limit_tokens
+
+    def _with_spare(self, prompt_tokens: int, samples: int) -> float:
+        """Prompt tokens, and the half block that stays empty at the end of each answer."""
+        return prompt_tokens + 0.5 * (self.block_tokens - 1.0) * samples
 
     def _alone_from(self, index: int) -> float:
         """Peak of what runs, from this point of the grid on."""

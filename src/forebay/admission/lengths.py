@@ -26,7 +26,7 @@ from forebay.admission.length_law import BINS, KNOTS, PRIOR, PRIOR_WEIGHT, Lengt
 
 PRIOR_BYTES_PER_TOKEN: Final = 4.0
 """English text with present vocabularies."""
-PRIOR_TOKENS: Final = 2000.0
+PRIOR_TOKENS: Final = 500.0
 """Weight of that prior, in tokens: a few requests outweigh it."""
 RATIO_DECAY: Final = 0.999
 TEMPLATE_TOKENS: Final = 1000
@@ -70,13 +70,13 @@ class PromptRatio:
         """The present estimate."""
         return self._bytes / self._tokens
 
-    def observe(self, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Learn from one request whose true token count is known."""
-        if prompt_bytes <= 0 or not 0 < prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS:
+    def observe(self, prompt_bytes: int, prompt_tokens: int, prompts: int = 1) -> None:
+        """Learn from a request whose true token count is known, or from some whose sum is."""
+        if prompt_bytes <= 0 or not 0 < prompt_tokens <= prompt_bytes + prompts * TEMPLATE_TOKENS:
             return
         self._bytes = self._bytes * RATIO_DECAY + prompt_bytes
         self._tokens = self._tokens * RATIO_DECAY + prompt_tokens
-        self.observations += 1
+        self.observations += prompts
 
     def estimate(self, prompt_bytes: int) -> int:
         """Expected prompt tokens, at least 1."""

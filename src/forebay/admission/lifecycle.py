@@ -152,10 +152,9 @@ class Lifecycle:
         completed = outcome is _COMPLETED
         if usage is None and not output and completed:
             output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
-        prompt, cached = ticket.cost.prompt_tokens, 0
+        prompt, cached = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
         if usage is not None:
-            prompt = usage.prompt_tokens
-            cached = min(usage.cached_tokens, prompt) if usage.cached_tokens else 0
+            prompt, cached = usage.prompt_tokens, usage.cached_or(cached)
         true_us = cost.true_work_us(
             ticket.pool.pricing.law,
             prompt_tokens=prompt,

@@ -109,6 +109,8 @@ class EngineInfo:
     """True if the engine itself refuses unknown names (vLLM), so that we may too."""
     context_tokens: int | None = None
     kv_tokens: int | None = None
+    kv_block_tokens: int = 1
+    """The KV cache is given out in blocks of so many tokens."""
     max_requests: int | None = None
     """Requests the engine runs at once (llama.cpp slots); None when it does not say."""
     linger_s: float = 1.0
@@ -164,7 +166,13 @@ class Usage:
 
     prompt_tokens: int
     output_tokens: int
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens that were in its prefix cache; None if it does not say."""
+
+    def cached_or(self, expected_tokens: int) -> int:
+        """Cached prompt tokens, where it does not say those expected; never more than the prompt."""
+        cached = expected_tokens if self.cached_tokens is None else self.cached_tokens
+        return min(cached, self.prompt_tokens)
 
 
 @unique

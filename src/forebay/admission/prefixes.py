@@ -109,3 +109,23 @@ class PrefixCaches:
         prefix.used_at = self._worked_out
         prefix.weight = prefix.weight * PREFIX_DECAY + 1.0
         prefix.cached_tokens += (cached_tokens - prefix.cached_tokens) / prefix.weight
+
+    def observe_together(self, prompts: list[tuple[int | None, int]], cached_tokens: int) -> None:
+        """Learn from some requests of which only the sum of the cached tokens is known.
+
+        Each is taken to have had what was expected of it, all of them more or less by the same factor. What is
+        beyond that is shared by the tokens that are left: a prefix that comes again and again gets its due in time.
+
+        Args:
+            prompts: (prefix hash, prompt tokens) of each.
+        """
+        expected = [self.expect(prefix_hash, tokens) for prefix_hash, tokens in prompts]
+        known = sum(expected)
+        left = sum(tokens for _, tokens in prompts) - known
+        beyond = cached_tokens - known
+        for (prefix_hash, tokens), its in zip(prompts, expected, strict=True):
+            if beyond < 0:
+                cached = its * cached_tokens // known
+            else:
+                cached = its + (tokens - its) * beyond // left if left > 0 else its
+            self.observe(prefix_hash, tokens, cached)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission import cost
+from forebay.admission.counted_prompts import CountedPrompts
 from forebay.admission.length_law import LengthLaw
 from forebay.admission.lengths import OutputLengths, PromptRatio
 from forebay.admission.model import Cost, Demand, Usage
@@ -40,6 +41,8 @@ class Pricing:
     """Estimates for one pool, and what they are made of."""
 
     __slots__ = (
+        "_told_cached",
+        "_told_prompts",
         "context_tokens",
         "law",
         "lengths",
@@ -60,6 +63,9 @@ class Pricing:
         self.ratio = PromptRatio()
         self.lengths = OutputLengths()
         self.prefixes = PrefixCaches()
+        self._told_prompts = False
+        """Since engines last counted, usage told how many tokens a prompt had; likewise how many were cached."""
+        self._told_cached = False
         self.output_error: float | None = None
         """Decayed mean of true over expected output tokens, of whole answers; None before the first."""
         self.usual_prompt_tokens = USUAL_PROMPT_TOKENS
@@ -108,7 +114,30 @@ class Pricing:
         """The engine said how many prompt tokens a request had, and how many of them it knew."""
         if demand.prompt_tokens is None:
             self.ratio.observe(demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens)
-        self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, usage.cached_tokens)
+            self._told_prompts = True
+        if usage.cached_tokens is not None:
+            self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, usage.cached_tokens)
+            self._told_cached = True
+
+    def learn_counted(self, counted: CountedPrompts) -> None:
+        """An engine counted some prompts together. Where usage tells of each, that is better evidence."""
+        told_prompts, self._told_prompts = self._told_prompts, False
+        told_cached, self._told_cached = self._told_cached, False
+        tokens, expected = counted.tokens, 0
+        text_bytes, text_tokens, texts = 0, tokens, 0
+        for demand, its_tokens in counted.prompts:
+            expected += its_tokens
+            text_tokens -= demand.extra_prompt_tokens
+            if demand.prompt_tokens is None:
+                text_bytes += demand.prompt_bytes
+                texts += 1
+            else:
+                text_tokens -= demand.prompt_tokens
+        if texts and not told_prompts:
+            self.ratio.observe(text_bytes, text_tokens, prompts=texts)
+        if counted.cached_tokens is not None and not told_cached and expected:
+            each = [(demand.prefix_hash, its * tokens // expected) for demand, its in counted.prompts]
+            self.prefixes.observe_together(each, counted.cached_tokens)
 
     def learn_output(self, demand: Demand, price: Price, output_tokens: int, *, whole: bool) -> None:
         """An answer is over.

@@ -63,6 +63,11 @@ class Roster:
         pool, endpoint = self.of(event.endpoint)
         if pool is None or endpoint is None:
             return
+        counted = endpoint.prompt_count.sampled(
+            event.sample, pending=endpoint.pending, in_flight=endpoint.in_flight
+        )
+        if counted is not None:
+            pool.pricing.learn_counted(counted)
         endpoint.take_sample(event.sample, now)
         advance_unstreamed(endpoint, now)
         endpoint.come_up(now)

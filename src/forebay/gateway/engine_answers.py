@@ -110,5 +110,7 @@ def _usage(read: UsageFields | None) -> Usage | None:
     if not (0 <= read.prompt_tokens <= LARGEST_COUNT and 0 <= output_tokens <= LARGEST_COUNT):
         return None
     details = read.prompt_tokens_details
-    cached_tokens = details.cached_tokens if details is not None and details.cached_tokens else 0
-    return Usage(read.prompt_tokens, output_tokens, min(max(cached_tokens, 0), read.prompt_tokens))
+    cached_tokens = details.cached_tokens if details is not None else None
+    if cached_tokens is not None:
+        cached_tokens = min(max(cached_tokens, 0), read.prompt_tokens)
+    return Usage(read.prompt_tokens, output_tokens, cached_tokens)

@@ -9,7 +9,6 @@ import pytest
 
 from forebay.admission import Controller, Settings
 from forebay.admission.effects import Abort, Dispatch, Evict, Hold, Refuse, Settle
-from forebay.admission.endpoints import DOUBTS
 from forebay.admission.errors import ConfigRefused, MisuseError
 from forebay.admission.events import (
     Arrived,
@@ -28,6 +27,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.model import EndpointId, EndpointState, TicketId, Usage
 from forebay.admission.outcomes import Outcome
+from forebay.admission.rotation import DOUBTS
 from forebay.admission.settings import ClassOrder, Displace, Order
 from tests.unit.admission.build import (
     VLLM,

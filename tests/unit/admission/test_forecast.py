@@ -44,6 +44,20 @@ def test_a_request_alone_grows_up_to_its_limit(cap: int) -> None:
     assert (100.0, 100.0 + cap - 1) == (forecast.held_tokens, forecast.peak())
 
 
+def test_the_last_block_of_each_answer_is_half_empty() -> None:
+    """With blocks of 17 tokens two samples of one prompt hold 16 more, now and at the peak; leaving frees them too."""
+    forecast = KvForecast()
+    forecast.block_tokens = 17.0
+    assert 100.0 + 16.0 + 2 * 64 == forecast.peak_with(100, 2, ENDLESS, 65)
+    fits = [forecast.fits(100, 2, ENDLESS, 65, limit) for limit in (243.0, 244.0)]
+    forecast.add(1, 100, 2, ENDLESS, 65)
+    assert (116.0, 244.0) == (forecast.held_tokens, forecast.peak())
+    assert fits == [False, True]
+    forecast.add(2, 50, 1, ENDLESS, 65)
+    forecast.remove(1)
+    assert (58.0, 122.0) == (forecast.held_tokens, forecast.peak())
+
+
 def test_nothing_is_foreseen_beyond_the_grid() -> None:
     """A limit beyond the last point counts as far as the grid goes."""
     forecast = KvForecast()

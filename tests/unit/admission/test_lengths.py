@@ -58,10 +58,10 @@ def test_no_prompt_is_empty() -> None:
 
 
 def test_one_observation_moves_the_ratio_by_its_weight() -> None:
-    """The prior weighs 2000 tokens: 1000 tokens of 2 bytes give (8000·0.999 + 2000) ÷ (2000·0.999 + 1000)."""
+    """The prior weighs 500 tokens: 1000 tokens of 2 bytes give (2000·0.999 + 2000) ÷ (500·0.999 + 1000)."""
     ratio = PromptRatio()
     ratio.observe(2000, 1000)
-    assert pytest.approx(9992 / 2998) == ratio.bytes_per_token
+    assert pytest.approx(3998 / 1499.5) == ratio.bytes_per_token
     assert 1 == ratio.observations
 
 

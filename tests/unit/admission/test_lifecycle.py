@@ -351,6 +351,19 @@ def test_a_settlement_tells_the_whole_story() -> None:
     )
 
 
+def test_where_an_engine_does_not_say_what_was_cached_it_was_as_expected() -> None:
+    """Usage without details is no evidence that nothing was: 60 of 100 were expected to be, and are not paid for."""
+    site = Site()
+    for _ in range(5):
+        site.pool.pricing.prefixes.observe(7, 100, 60)
+    ticket = site.running(1, prefix_hash=7, max_output_tokens=1)
+    site.life.first_token(ticket, 0.5)
+    site.effects()
+    finish(site, ticket, 1.0, usage=Usage(prompt_tokens=100, output_tokens=0))
+    assert pytest.approx(0.004) == site.settlement().charged_gpu_s
+    assert 60 == site.pool.pricing.prefixes.expect(7, 100)
+
+
 def test_cached_prompt_tokens_are_not_charged() -> None:
     """Of 1000 prompt tokens 900 from the prefix cache, 100 are paid for; more cached than prompt pays nothing back."""
     for cached, charged in [(900, 0.01), (5000, 0.0)]:

@@ -83,6 +83,37 @@ def test_a_prompt_without_tokens_is_no_evidence(prompt_tokens: int, cached_token
     assert (0, 0, 0) == (caches.expect(None, 100), caches.expect(KNOWN, 100), len(caches))
 
 
+def test_some_that_are_known_only_together_share_what_was_cached() -> None:
+    """As was expected of each, in proportion; what is beyond that by the tokens that are left."""
+    for cached, first, second in ((700, 400, 300), (350, 200, 150), (700 + 260, 400 + 120, 300 + 140)):
+        caches = PrefixCaches()
+        caches.observe(KNOWN, 1000, 400)
+        caches.observe(OTHER, 1000, 300)
+        caches.observe_together([(KNOWN, 1000), (OTHER, 1000)], cached)
+        means = [round((before * 0.8 + now) / 1.8) for before, now in ((400, first), (300, second))]
+        found = [caches.expect(KNOWN, 9000), caches.expect(OTHER, 9000)]
+        assert pytest.approx(means, abs=1) == found
+
+
+def test_a_beginning_that_comes_again_and_again_gets_its_due() -> None:
+    """Among others that share nothing, and never with the engine's count for it alone."""
+    caches = PrefixCaches()
+    for number in range(60):
+        caches.observe_together([(KNOWN, 1000), (1_000_000 + number, 1000)], 600)
+    assert 590 <= caches.expect(KNOWN, 5000) <= 610
+
+
+def test_together_they_may_all_have_missed_or_hit() -> None:
+    """Nothing at all, or everything: no division by nothing."""
+    caches = PrefixCaches()
+    caches.observe_together([], 0)
+    caches.observe_together([(KNOWN, 0), (OTHER, 0)], 5)
+    caches.observe_together([(KNOWN, 100), (OTHER, 100)], 200)
+    assert (99, 99) == (caches.expect(KNOWN, 100), caches.expect(OTHER, 100))
+    caches.observe_together([(KNOWN, 100), (OTHER, 100)], 0)
+    assert 30 <= caches.expect(KNOWN, 100) <= 60
+
+
 def test_impossible_counts_are_cut() -> None:
     """An engine that claims more than the prompt, or less than nothing, is taken at the nearest possible."""
     assert 1000 == seen(5000).expect(KNOWN, 9000)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forebay.admission.counted_prompts import CountedPrompts
 from forebay.admission.length_law import PRIOR_OUTPUT_TOKENS
 from forebay.admission.model import Usage
 from forebay.admission.pricing import CHANGED, Pricing
@@ -224,6 +225,56 @@ def test_usage_teaches_bytes_per_token_without_what_images_added() -> None:
     assert pytest.approx(2.0, rel=0.02) == pricing.ratio.bytes_per_token
     again = demand(1, prompt_tokens=None, prompt_bytes=2000, extra_prompt_tokens=50)
     assert pytest.approx(1050, rel=0.02) == pricing.price(again).cost.prompt_tokens
+
+
+def counted(prompts: int, tokens: int, cached_tokens: int | None = None, **changes: Any) -> CountedPrompts:
+    """So many requests of 2000 bytes, counted together."""
+    asked = [
+        (demand(n, **{"prompt_tokens": None, "prompt_bytes": 2000, **changes}), 500) for n in range(prompts)
+    ]
+    return CountedPrompts(asked, tokens, cached_tokens)
+
+
+def test_prompts_counted_together_teach_bytes_per_token() -> None:
+    """Four thousand bytes that were a thousand tokens, besides images and prompts that came as tokens."""
+    pricing = Pricing(LAW, None)
+    for _ in range(100):
+        pricing.learn_counted(counted(2, 2000 + 100, extra_prompt_tokens=50))
+        mixed = counted(1, 1000 + 300)
+        mixed.prompts.append((demand(9, prompt_tokens=300), 300))
+        pricing.learn_counted(mixed)
+    assert pytest.approx(2.0, rel=0.02) == pricing.ratio.bytes_per_token
+    assert 300 == pricing.ratio.observations
+
+
+def test_only_prompts_that_came_as_tokens_teach_no_ratio() -> None:
+    """However many the engine counted."""
+    pricing = Pricing(LAW, None)
+    pricing.learn_counted(counted(3, 900, prompt_tokens=100))
+    assert (0, 4.0) == (pricing.ratio.observations, pricing.ratio.bytes_per_token)
+
+
+def test_usage_is_better_evidence_than_a_count() -> None:
+    """A window in which usage told of prompts is left to it; the next one without counts again."""
+    pricing = Pricing(LAW, None)
+    told = demand(1, prompt_tokens=None, prompt_bytes=2000)
+    pricing.learn_usage(told, Usage(prompt_tokens=1000, output_tokens=5, cached_tokens=0))
+    before = (pricing.ratio.bytes_per_token, len(pricing.prefixes))
+    pricing.learn_counted(counted(4, 400, cached_tokens=300, prefix_hash=5))
+    assert before == (pricing.ratio.bytes_per_token, len(pricing.prefixes))
+    pricing.learn_counted(counted(4, 400, cached_tokens=300, prefix_hash=5))
+    assert before != (pricing.ratio.bytes_per_token, len(pricing.prefixes))
+
+
+def test_usage_without_details_leaves_prefixes_to_the_count() -> None:
+    """vLLM says what was cached in its counters, and in usage only when told to."""
+    pricing = Pricing(LAW, None)
+    pricing.learn_usage(demand(1, prefix_hash=5), Usage(prompt_tokens=100, output_tokens=5))
+    pricing.learn_counted(counted(4, 2000, cached_tokens=1600, prefix_hash=5))
+    assert (
+        pytest.approx(400, abs=2)
+        == pricing.price(demand(1, prefix_hash=5, prompt_tokens=900)).cost.cached_tokens
+    )
 
 
 def test_a_counted_prompt_teaches_no_ratio() -> None:

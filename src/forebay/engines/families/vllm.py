@@ -71,6 +71,7 @@ class Vllm:
                 default=None,
             ),
             kv_tokens=_kv_tokens(page),
+            kv_block_tokens=_block_tokens(page),
             linger_s=1.0,
             aborts_unstreamed=True,
             reports_load=RUNNING in page and WAITING in page,
@@ -132,6 +133,12 @@ def _kv_tokens(page: Page) -> int | None:
         # One block holds nothing: the engine points unused table entries at it, and its own usage gauge leaves it out.
         total += tokens - block if block is not None and block < tokens else tokens
     return total or None
+
+
+def _block_tokens(page: Page) -> int:
+    """Tokens of a block of the KV cache, the largest of any rank; 1 where nobody says."""
+    blocks = [positive(labels_of(raw).get("block_size")) for raw in page.series.get(CACHE_CONFIG, {})]
+    return max((tokens for tokens in blocks if tokens is not None), default=1)
 
 
 FAMILY: Final = Vllm()

@@ -161,6 +161,7 @@ def test_describes_itself() -> None:
         checks_model_names=True,
         context_tokens=2048,
         kv_tokens=2048 - 32,
+        kv_block_tokens=32,
         linger_s=1.0,
         aborts_unstreamed=True,
         reports_load=True,

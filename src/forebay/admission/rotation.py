@@ -1,0 +1,91 @@
+"""Whether an endpoint is in rotation: the evidence for it and against it.
+
+    STARTING ──come_up──► UP ──fail | doubts──► DOWN ──come_up, after the back-off──► UP
+                          UP ──stall──► STALLED ──show_life──► UP            any ──► REMOVED
+
+Owns the state and what it rests on. What counts as evidence is said by those who see it: `roster`, `watch`,
+`lifecycle` and the endpoint itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forebay.admission.model import EndpointState
+
+DOUBTS: Final = 5
+"""Failed attempts in a row, with no good answer between them, that take an endpoint out."""
+BACK_OFF_FIRST_S: Final = 0.25
+BACK_OFF_LONGEST_S: Final = 10.0
+
+_STALLED: Final = EndpointState.STALLED
+
+
+class Rotation:
+    """The state of one endpoint."""
+
+    def __init__(self) -> None:
+        self.state = EndpointState.STARTING
+        self.last_life_s = 0.0
+        self.failures = 0
+        """Times in a row that it could not be reached."""
+        self.doubts = 0
+        """Attempts in a row that reached it and failed."""
+        self.up_again_at_s = 0.0
+        self.trial = False
+        """After a stall: one request at a time until a byte moves."""
+
+    @property
+    def is_up(self) -> bool:
+        """True if it may be given new work at all."""
+        return self.state is EndpointState.UP
+
+    @property
+    def may_come_soon(self) -> bool:
+        """True if it is not up and the next reading may well change that."""
+        if self.state is EndpointState.DOWN:
+            return self.doubts >= DOUBTS
+        return self.state is EndpointState.STARTING
+
+    def come_up(self, now: float) -> bool:
+        """There is evidence that requests can be sent: a reading later than the last failure's back-off.
+
+        Returns:
+            True if that brought it up.
+        """
+        if self.state is EndpointState.STARTING or (
+            self.state is EndpointState.DOWN and now >= self.up_again_at_s
+        ):
+            self.state = EndpointState.UP
+            self.last_life_s = now
+            return True
+        return False
+
+    def show_life(self, now: float) -> None:
+        """A byte or a counter moved: whatever was held against this endpoint is over."""
+        self.last_life_s = now
+        self.failures = self.doubts = 0
+        self.trial = False
+        if self.state is _STALLED:
+            self.state = EndpointState.UP
+
+    def fail(self, now: float) -> None:
+        """The engine cannot be reached: out of rotation until a later sample says that it is there."""
+        if self.state is not EndpointState.DOWN:
+            # What was in flight when it went down fails by the same cause: one incident, one step of back-off.
+            self.failures += 1
+        if self.state is not EndpointState.REMOVED:
+            self.state = EndpointState.DOWN
+        self.doubts = 0
+        self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)
+
+    def doubt(self, now: float) -> None:
+        """An attempt reached the engine and failed. The request may be at fault, so it takes several in a row.
+
+        And then the time out is short and does not grow: somebody whose requests break engines must not be able
+        to keep an endpoint away from everybody else. Any good answer in between clears it.
+        """
+        self.doubts += 1
+        if self.doubts >= DOUBTS and self.state is EndpointState.UP:
+            self.state = EndpointState.DOWN
+            self.up_again_at_s = now + BACK_OFF_FIRST_S
