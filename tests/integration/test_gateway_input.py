@@ -238,6 +238,7 @@ async def test_paths_and_methods() -> None:
         assert (await ask("GET /v1/models/none"))[0] == 404
         status, headers, body = await ask("GET /v1/chat/completions")
         assert (status, headers["allow"]) == (405, "POST, OPTIONS")
+        assert headers["x-forebay-id"] == headers["x-request-id"]
         assert json.loads(body)["error"]["code"] == "method_not_allowed"
         assert (await ask("OPTIONS /v1/chat/completions"))[:1] == (204,)
         assert (await ask("OPTIONS *"))[0] == 204

@@ -36,6 +36,10 @@ POOL_BOUNDS: Final = ("pool_gpu_seconds", "waiting_bytes", "pool_queue_requests"
 CLASS_BOUNDS: Final = ("class_queue_requests", "class_queue_gpu_seconds")
 """Checks that only the going of one of the same class can mend."""
 
+_COUNTED_BY_BYTES: Final = (
+    " Its tokens are a careful count by its bytes: there are surely as many, and likely more."
+)
+
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
 _TOO_LARGE: Final = Outcome.REQUEST_TOO_LARGE
@@ -124,7 +128,7 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         needs,
         pool.context_tokens,
         _TOO_LARGE,
-        "The prompt is longer than the model's context window.",
+        "The prompt is longer than the model's context window: shorten it.",
     )
     if ticket.demand.generates:
         verdict.check(
@@ -132,8 +136,10 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
             needs,
             pool.kv_capacity,
             _TOO_LARGE,
-            "The prompt does not fit the engine's KV cache.",
+            "The prompt does not fit the engine's KV cache: shorten it.",
         )
+    if verdict.outcome is _TOO_LARGE and ticket.demand.prompt_tokens is None:
+        verdict.detail += _COUNTED_BY_BYTES
     # What is only guessed may not refuse it for good: then its prompt alone counts.
     surely_us = ticket.cost.work_us
     if not pool.learning.may_refuse:
@@ -143,7 +149,8 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         pool.settings.to_gpu_s(surely_us),
         _gpu_s(pool, pool.max_work_us(1.0)),
         _TOO_LARGE,
-        "The request alone is above the pool's bound on work.",
+        "The request alone is above the pool's bound on work. Shorten the prompt, lower the output limit, or ask for "
+        "fewer samples.",
     )
 
 

@@ -8,6 +8,7 @@ connect timeout when its pool has no endpoint. Like `watch` it sets timers and m
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from forebay.admission import triage
 from forebay.admission.deadlines import file_waiter
@@ -19,6 +20,9 @@ from forebay.admission.settings import OnStale
 from forebay.admission.tickets import WAITING, Ticket
 from forebay.admission.timers import Timers
 from forebay.admission.watch import Lingering
+
+ROUNDING_S: Final = 1e-6
+"""Two ways to count the same moment are no further apart."""
 
 
 class Patience:
@@ -101,7 +105,7 @@ class Patience:
     def _over(self, ticket: Ticket, now: float) -> None:
         if ticket.phase is not WAITING or now < ticket.deadline_s:
             return
-        outcome, detail = Outcome.QUEUE_TIMEOUT, ""
+        outcome, detail = Outcome.QUEUE_TIMEOUT, _who_ended_it(ticket)
         if self.drain_until_s is not None and now >= self.drain_until_s:
             outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
         elif not ticket.pool.has_up():
@@ -143,6 +147,16 @@ class Patience:
         self._life.evict(ticket, outcome, now, check, detail)
         if held_up_others:
             self._fill(ticket.pool, now)
+
+
+def _who_ended_it(ticket: Ticket) -> str:
+    """Why a wait was shorter than its class's budget."""
+    demand, until_s = ticket.demand, ticket.deadline_s + ROUNDING_S
+    if demand.patience_until_s is not None and demand.patience_until_s <= until_s:
+        return "The client's own timeout ended it."
+    if demand.first_token_by_s is not None and demand.first_token_by_s <= until_s:
+        return "The deadline that the client stated ended it."
+    return ""
 
 
 def _is_live(subject: object) -> bool:

@@ -70,10 +70,21 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         ]
         lines.append(f"pool {pool.name}: {', '.join(parts + bounds)}")
     for rank, entry in enumerate(settings.classes, start=1):
-        default = ", default" if entry.name == settings.default_class else ""
-        lines.append(
-            f"class {rank} {entry.name}: first token in {entry.ttft_s:g}s, then {entry.tpot_s * 1000:g}ms per token, "
-            f"waits at most {entry.wait_budget_s:g}s{default}"
-        )
+        parts = [
+            f"first token in {entry.ttft_s:g}s",
+            f"then {entry.tpot_s * 1000:g}ms per token",
+            f"waits at most {entry.wait_budget_s:g}s",
+            f"weight {entry.weight:g}",
+            f"value {entry.value:g}",
+            entry.order.value,
+        ]
+        if entry.max_queue is not None:
+            parts.append(f"at most {entry.max_queue} waiting")
+        if entry.max_share < 1:
+            parts.append(f"at most {entry.max_share:.0%} while others wait")
+        if entry.name == settings.default_class:
+            parts.append("default")
+        lines.append(f"class {rank} {entry.name}: {', '.join(parts)}")
+    lines.append(f"class_order {settings.class_order.value}, displace {settings.displace.value}")
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
     return lines

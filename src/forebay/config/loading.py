@@ -6,6 +6,7 @@ applied: the caller gets a whole configuration or a `ConfigError`.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Mapping
@@ -129,8 +130,43 @@ def _validated(document: Document) -> Config:
     try:
         config = Config.model_validate(document.data)
     except ValidationError as error:
-        raise ConfigError(problems_from(error, document)) from None
+        problems = problems_from(error, document) + _contradictions_beside(error, document)
+        raise ConfigError(
+            sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+        ) from None
     contradictions = [document.problem(path, message) for path, message in find_contradictions(config)]
     if contradictions:
         raise ConfigError(contradictions)
     return config
+
+
+def _contradictions_beside(error: ValidationError, document: Document) -> list[ConfigProblem]:
+    """Contradictions that show once the keys in which something was found are left out; [] if that cannot be told."""
+    wrong: list[KeyPath] = [tuple(finding["loc"]) for finding in error.errors(include_url=False)]
+    rest = copy.deepcopy(document.data)
+    for path in wrong:
+        _leave_out(rest, path)
+    try:
+        config = Config.model_validate(rest)
+    except ValidationError:
+        return []
+    return [
+        document.problem(path, message)
+        for path, message in find_contradictions(config)
+        if not any(path[: len(other)] == other[: len(path)] for other in wrong)
+    ]
+
+
+def _leave_out(data: Any, path: KeyPath) -> None:
+    """Remove the last key on the way to `path`. Of a list nothing is removed: its places would not be the same."""
+    holder, key = None, None
+    for part in path:
+        if isinstance(data, dict) and part in data:
+            holder, key = data, part
+            data = data[part]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            break
+    if holder is not None:
+        holder.pop(key, None)

@@ -127,7 +127,7 @@ class Gateway:
         if path == "*" and method == b"OPTIONS":
             allow = b"GET, HEAD, POST, OPTIONS"
         if allow is None:
-            answer = not_found(path)
+            answer = not_found(path, self.settings.passed_gets)
         elif method == b"OPTIONS":
             answer = Answer(204, [(b"allow", allow)], b"")
         elif method not in allow.split(b", "):
@@ -141,7 +141,10 @@ class Gateway:
             return
         else:
             answer = self.routing.model_entry(urllib.parse.unquote(path.removeprefix(MODELS_PATH + "/")))
-        self._answer(exchange, answer)
+        if answer.code:
+            self._answer_unasked(exchange, answer)
+        else:
+            self._answer(exchange, answer)
 
     def _answer(self, exchange: Exchange, answer: Answer, own_id: bytes = b"") -> None:
         if answer.code:
@@ -155,7 +158,7 @@ class Gateway:
         exchange.respond(answer.status, headers, answer.body)
 
     def _answer_unasked(self, exchange: Exchange, answer: Answer) -> None:
-        """An answer to an inference request that the core is not asked about; it has an id like any other."""
+        """An error that the core is not asked about; it has an id like any other."""
         self._answer(exchange, answer, self.own_id(self.core.new_ticket()))
 
     def _answer_own_poll(self, exchange: Exchange) -> None:

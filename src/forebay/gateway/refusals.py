@@ -79,9 +79,7 @@ _WORDS: Final = {
     Outcome.DRAINING: "This gateway is shutting down and takes no new requests.",
     Outcome.LIMITS_UNAVAILABLE: "Shared limits cannot be read at present.",
     Outcome.STALE_ENGINE: "The engines' state is not known well enough to admit work.",
-    Outcome.REQUEST_TOO_LARGE: (
-        "The request can never fit. Shorten the prompt, lower the output limit, or ask for fewer samples."
-    ),
+    Outcome.REQUEST_TOO_LARGE: "The request can never fit.",
     Outcome.DEADLINE_HOPELESS: "Even an idle engine could not meet this deadline. Allow more time.",
     Outcome.REQUEST_EXCEEDS_QUOTA: "The input alone is larger than your quota's bucket.",
     Outcome.UPSTREAM_FAILED: "The engine failed before it gave an answer.",
@@ -90,6 +88,15 @@ _WORDS: Final = {
     Outcome.SLOW_READER: "The answer was not read fast enough.",
     Outcome.NO_PROGRESS: "The engine gave no sign of progress for too long.",
 }
+
+_UNITS: Final = {
+    **dict.fromkeys(
+        ("predicted_wait", "waited", "deadline", "deadline_hopeless", "own_prefill", "least_wait", "silence"),
+        " s",
+    ),
+    **dict.fromkeys(("context_window", "kv_cache"), " tokens"),
+}
+"""Of what a check compares, where its name does not say."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -225,7 +232,9 @@ def _refusal_message(refusal: Refusal) -> str:
     decisive = next((check for check in record.checks if check.name == record.decided_by), None)
     if decisive is not None and decisive.limit is not None:
         name = decisive.name.replace("_", " ")
-        parts.append(f"Decided by {name}: {_number(decisive.value)}, limit {_number(decisive.limit)}.")
+        unit = _UNITS.get(decisive.name, "")
+        found, most = _number(decisive.value), _number(decisive.limit)
+        parts.append(f"Decided by {name}: {found}{unit}, limit {most}{unit}.")
     if refusal.outcome is Outcome.QUEUE_TIMEOUT:
         # The checks of its arrival come first: what failed among them is what it has waited for.
         held_by = next((check.name for check in record.checks if not check.passed), record.decided_by)

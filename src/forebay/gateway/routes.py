@@ -69,8 +69,6 @@ _NOT_YET: Final = frozenset(
     }
 )
 
-_SERVED: Final = "Served here: POST " + ", POST ".join(ADMITTED) + f", GET {MODELS_PATH}, GET {HEALTH_PATH}."
-
 
 def allowed_methods(path: str, passed_gets: tuple[str, ...]) -> bytes | None:
     """The `Allow` header of a path; None if the path is unknown."""
@@ -81,14 +79,16 @@ def allowed_methods(path: str, passed_gets: tuple[str, ...]) -> bytes | None:
     return None
 
 
-def not_found(path: str) -> Answer:
+def not_found(path: str, passed_gets: tuple[str, ...]) -> Answer:
     """404 for an unknown path. The path is not repeated, unless it is one that everybody knows."""
+    gets = (MODELS_PATH, HEALTH_PATH, *passed_gets)
+    served = f"Served here: {', '.join(f'POST {one}' for one in ADMITTED)}, {', '.join(f'GET {one}' for one in gets)}."
     if path in _NOT_YET:
-        message = f"{path} is not served by this version. {_SERVED}"
+        message = f"{path} is not served by this version. {served}"
     elif path.rstrip("/") in ADMITTED:
-        message = f"Unknown path: leave out the slash at its end. {_SERVED}"
+        message = f"Unknown path: leave out the slash at its end. {served}"
     else:
-        message = f"Unknown path. {_SERVED}"
+        message = f"Unknown path. {served}"
     return plain_error(404, "not_found", message)
 
 

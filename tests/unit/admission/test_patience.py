@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from forebay.admission.effects import Evict
 from forebay.admission.events import Described, DrainStarted, SampleMissed
 from forebay.admission.model import EndpointId
 from forebay.admission.outcomes import Outcome
@@ -22,23 +23,25 @@ ONE_PLACE = pool_settings(max_inflight_requests=1)
 
 
 @pytest.mark.parametrize(
-    ("changes", "ends_s"),
+    ("changes", "ends_s", "why"),
     [
-        ({}, 5.0),
-        ({"first_token_by_s": 3.0}, 3.0),
-        ({"patience_until_s": 2.0}, 2.0),
-        ({"patience_until_s": 60.0}, 5.0),
-        ({"class_name": "realtime"}, 1.5),
+        ({}, 5.0, ""),
+        ({"first_token_by_s": 3.1}, 3.1, "The deadline that the client stated ended it."),
+        ({"patience_until_s": 2.1}, 2.1, "The client's own timeout ended it."),
+        ({"patience_until_s": 60.0}, 5.0, ""),
+        ({"class_name": "realtime"}, 1.5, ""),
     ],
     ids=str,
 )
-def test_a_wait_ends_with_the_first_of_its_ends(changes: dict[str, object], ends_s: float) -> None:
+def test_a_wait_ends_with_the_first_of_its_ends(changes: dict[str, object], ends_s: float, why: str) -> None:
     """The budget of the class, the client's stated deadline and the client's own timeout: the earliest rules."""
     scenario = Scenario(ONE_PLACE)
     scenario.arrive(1, 0.0)
     assert [2] == held(scenario.arrive(2, 0.0, **changes))
     assert [] == turned_away(scenario.run_until(ends_s - 0.001))
-    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(scenario.run_until(ends_s))
+    ended = scenario.run_until(ends_s)
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(ended)
+    assert [why] == [effect.refusal.record.detail for effect in ended if isinstance(effect, Evict)]
 
 
 def test_each_waiter_has_one_alarm() -> None:

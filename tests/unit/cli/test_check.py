@@ -40,7 +40,10 @@ def test_usable_file_is_ok_and_explained(tmp_path: Path) -> None:
     assert (0, "") == (code, err)
     assert f"OK: {path}\n" in out
     assert "pool llama: 2 endpoints, 4 GPUs each, speed from its profile, at most 120 GPU-seconds" in out
-    assert "class 2 standard: first token in 5s, then 120ms per token, waits at most 5s, default" in out
+    assert (
+        "class 2 standard: first token in 5s, then 120ms per token, waits at most 5s, weight 5, value 2, sjf, default\n"
+    ) in out
+    assert "class_order weighted, displace lower\n" in out
     assert "at most 64 MiB" in out
 
 
@@ -53,6 +56,41 @@ def test_unusable_file_gives_every_problem_and_2(tmp_path: Path) -> None:
     assert f"{path}:1:1: listen: no port in 'x'; write it like x:8080" in err
     assert f"{path}:5:3: pools[0].gpus: found 0, must be at least 1" in err
     assert err.endswith("2 problems\n")
+
+
+def test_what_is_set_of_classes_is_told(tmp_path: Path) -> None:
+    """Bounds and orders that are not the usual ones can be held against what was meant."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "pools:\n- endpoints: [http://a]\n"
+        "class_order: strict\ndisplace: same\n"
+        "classes:\n  fast: {ttft: 1s, weight: 4, order: edf, max_queue: 7, max_share: 0.25}\n"
+    )
+    code, out, _ = check(path)
+    assert code == 0
+    assert "weight 4, value 1, edf, at most 7 waiting, at most 25% while others wait, default\n" in out
+    assert "class_order strict, displace same\n" in out
+
+
+def test_contradictions_are_told_beside_wrong_values(tmp_path: Path) -> None:
+    """One look is enough to mend a file; what follows from a wrong value is not told as well."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "pools:\n- endpoints: [http://a, http://a]\n  gpus: 0\ndefault_class: none-such\n"
+        "classes:\n  fast: {ttft: x}\n  slow: {ttft: 9s}\nunheard_of: 1\n"
+    )
+    code, _, err = check(path)
+    assert code == 2
+    for line in (
+        f"{path}:2:25: pools[0].endpoints[1]: http://a:80 is listed twice; keep one",
+        f"{path}:3:3: pools[0].gpus: found 0, must be at least 1",
+        f"{path}:4:1: default_class: 'none-such' is not a class; set default_class to one of fast, slow",
+        f"{path}:8:1: unheard_of: unknown key",
+    ):
+        assert line in err
+    assert "classes.fast" in err
+    assert "needs a ttft" not in err
+    assert err.endswith("5 problems\n")
 
 
 def test_unknown_profile_is_told_with_the_known_ones(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_refusal_says_a_thing_once() -> None:
     )
     message = json.loads(refusals.refusal_answer(told, 429).body)["error"]["message"]
     assert (
-        "The predicted wait is longer than this request may wait. Decided by predicted wait: 7.25, limit 5. "
+        "The predicted wait is longer than this request may wait. Decided by predicted wait: 7.25 s, limit 5 s. "
         "Try again in 8 s."
     ) == message
 

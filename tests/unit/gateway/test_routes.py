@@ -22,11 +22,14 @@ def test_methods_of_paths() -> None:
 
 def test_unknown_paths_get_help() -> None:
     """A 404 says what is served, names well-known paths of later, and repeats no others."""
-    plain = json.loads(not_found("/secret-path").body)["error"]
+    plain = json.loads(not_found("/secret-path", ("/version",)).body)["error"]
     assert ("not_found", "secret" in plain["message"]) == (plain["code"], False)
     assert "POST /v1/chat/completions" in plain["message"]
-    assert "/v1/embeddings is not served" in json.loads(not_found("/v1/embeddings").body)["error"]["message"]
-    assert "slash" in json.loads(not_found("/v1/completions/").body)["error"]["message"]
+    assert plain["message"].endswith("GET /v1/models, GET /healthz, GET /version.")
+    assert (
+        "/v1/embeddings is not served" in json.loads(not_found("/v1/embeddings", ()).body)["error"]["message"]
+    )
+    assert "slash" in json.loads(not_found("/v1/completions/", ()).body)["error"]["message"]
 
 
 def test_other_methods_are_told_the_right_ones() -> None:
