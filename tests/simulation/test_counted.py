@@ -55,7 +55,7 @@ def asking(prefix_hash: int | None, prompt_tokens: int) -> Demand:
 def test_bytes_per_token_are_learned(world: World) -> None:
     """Prompts are known for what they are, within a fiftieth."""
     (pool,) = world.controller._pools.values()
-    assert pytest.approx(2.5, rel=0.02) == pool.pricing.ratio.bytes_per_token
+    assert pytest.approx(2.5, rel=0.02) == pool.pricing.ratios.common.bytes_per_token
 
 
 @pytest.mark.slow

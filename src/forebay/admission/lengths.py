@@ -1,7 +1,6 @@
-"""Learned lengths: how many prompt tokens the bytes make, and how long answers are.
+"""How long answers are, as learned: decayed histograms of output tokens at four levels.
 
-`PromptRatio` keeps a decayed mean of bytes per prompt token. `OutputLengths` keeps decayed histograms of output
-tokens at four levels and hands out the law (`length_law`) for a request:
+`OutputLengths` hands out the law (`length_law`) for a request:
 
     pool  <-  class  <-  class and tenant  <-  class, tenant and prompt size (log2 of its tokens)
 
@@ -13,8 +12,8 @@ An answer that was cut off says only "longer than this", and enters as that. Lef
 short just when clients lose patience; taken as a length, that answers are as long as the limits that clients set.
 
 Laws are snapshots, made anew once every so many looks and answers, so that what a request pays for is a look-up.
-Both learners go into a state file and come back from it (`export`, `restore`). No clock: what fades, fades with what
-comes after it.
+They go into a state file and come back from it (`export`, `restore`). No clock: what fades, fades with what comes
+after it.
 """
 
 from __future__ import annotations
@@ -23,21 +22,10 @@ from collections import OrderedDict
 from typing import Final
 
 from forebay.admission.length_law import BINS, KNOTS, PRIOR, PRIOR_WEIGHT, LengthLaw, bin_from, learned_law
+from forebay.admission.plain_data import entries_of, fields_of, name_of, number_of
 
-PRIOR_BYTES_PER_TOKEN: Final = 4.0
-"""English text with present vocabularies."""
-PRIOR_TOKENS: Final = 500.0
-"""Weight of that prior, in tokens: a few requests outweigh it."""
-RATIO_DECAY: Final = 0.999
-TEMPLATE_TOKENS: Final = 1000
-"""Most tokens that a chat template adds by itself. Text makes at most one token per byte: a prompt with more than both
-held something that is not text, and would teach that every text is hundreds of times its size."""
 TRUSTED_AFTER: Final = 30
-"""Observations after which what was learned may decide against a client."""
-_RATIO_FROM: Final = 1e-4
-_RATIO_TO: Final = 1e6
-"""Bytes per token beyond which a restored ratio is nonsense."""
-
+"""Answers after which what was learned may decide against a client."""
 BACKOFF: Final = 50.0
 """κ: answers that the law of the level above counts for."""
 TENANTS: Final = 256
@@ -51,56 +39,6 @@ FEW: Final = 8
 """Answers that a key keeps as they came: its tables would be larger."""
 _ENDED: Final = -1.0
 _RESCALE_AT: Final = 1e12
-_LARGEST: Final = 1e12
-"""No number in a state file is larger."""
-
-
-class PromptRatio:
-    """Bytes of prompt text per prompt token."""
-
-    __slots__ = ("_bytes", "_tokens", "observations")
-
-    def __init__(self) -> None:
-        self._tokens = PRIOR_TOKENS
-        self._bytes = PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN
-        self.observations = 0
-
-    @property
-    def bytes_per_token(self) -> float:
-        """The present estimate."""
-        return self._bytes / self._tokens
-
-    def observe(self, prompt_bytes: int, prompt_tokens: int, prompts: int = 1) -> None:
-        """Learn from a request whose true token count is known, or from some whose sum is."""
-        if prompt_bytes <= 0 or not 0 < prompt_tokens <= prompt_bytes + prompts * TEMPLATE_TOKENS:
-            return
-        self._bytes = self._bytes * RATIO_DECAY + prompt_bytes
-        self._tokens = self._tokens * RATIO_DECAY + prompt_tokens
-        self.observations += prompts
-
-    def estimate(self, prompt_bytes: int) -> int:
-        """Expected prompt tokens, at least 1."""
-        return int(prompt_bytes / (self._bytes / self._tokens) + 0.5) or 1
-
-    def at_least(self, prompt_bytes: int) -> int:
-        """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
-        return int(self.estimate(prompt_bytes) / (2 if self.observations >= TRUSTED_AFTER else 4))
-
-    def export(self) -> dict[str, object]:
-        """What was learned, as plain data for JSON."""
-        return {"bytes": self._bytes, "tokens": self._tokens, "observations": self.observations}
-
-    def restore(self, state: object) -> None:
-        """Take back what `export` gave. Raises: ValueError for anything else, and then nothing has changed."""
-        fields = _fields(state, "prompt ratio")
-        tokens = _number(fields.get("tokens"), "tokens")
-        prompt_bytes = _number(fields.get("bytes"), "bytes")
-        observations = fields.get("observations")
-        if not isinstance(observations, int) or isinstance(observations, bool) or observations < 0:
-            raise ValueError(f"prompt ratio: observations is not a count: {observations!r}")
-        if not tokens or not _RATIO_FROM <= prompt_bytes / tokens <= _RATIO_TO:
-            raise ValueError(f"prompt ratio: {prompt_bytes} bytes do not make {tokens} tokens")
-        self._tokens, self._bytes, self.observations = tokens, prompt_bytes, observations
 
 
 class _Level:
@@ -315,23 +253,23 @@ class OutputLengths:
 
     def restore(self, state: object) -> None:
         """Take back what `export` gave. Raises: ValueError for anything else, and then nothing has changed."""
-        fields = _fields(state, "output lengths")
+        fields = fields_of(state, "output lengths")
         if fields.get("bins") != list(KNOTS):
             raise ValueError("output lengths: counted in other bins than ours")
         made = OutputLengths()
-        made._pool.restore(_fields(fields.get("pool"), "pool"), "pool")
-        for entry in _entries(fields.get("classes"), "classes", _CLASSES):
-            class_name = _name(entry, "class")
+        made._pool.restore(fields_of(fields.get("pool"), "pool"), "pool")
+        for entry in entries_of(fields.get("classes"), "classes", _CLASSES):
+            class_name = name_of(entry, "class")
             if class_name in made._classes:
                 raise ValueError(f"classes: {class_name!r} is there twice")
             made._new_class(class_name).restore(entry, "class")
-        for entry in _entries(fields.get("tenants"), "tenants", TENANTS):
-            name = (_name(entry, "class"), _name(entry, "tenant"))
+        for entry in entries_of(fields.get("tenants"), "tenants", TENANTS):
+            name = (name_of(entry, "class"), name_of(entry, "tenant"))
             if name[0] not in made._classes or name in made._tenants:
                 raise ValueError(f"tenants: {name!r} is there twice, or its class is not")
             made._new_tenant(name).restore(entry, "tenant")
-        for entry in _entries(fields.get("prompt_sizes"), "prompt_sizes", PROMPT_SIZES):
-            name, size = (_name(entry, "class"), _name(entry, "tenant")), entry.get("size")
+        for entry in entries_of(fields.get("prompt_sizes"), "prompt_sizes", PROMPT_SIZES):
+            name, size = (name_of(entry, "class"), name_of(entry, "tenant")), entry.get("size")
             if not isinstance(size, int) or not 0 <= size < 64:
                 raise ValueError(f"prompt_sizes: not a size: {size!r:.80}")
             finest = (name[0], name[1], size)
@@ -376,7 +314,7 @@ class OutputLengths:
         return key
 
 
-# Plain data from a state file, which may hold anything
+# Plain data of a state file
 
 
 def _sparse(counts: list[float], unit: float) -> list[list[float]]:
@@ -387,32 +325,6 @@ def _sparse(counts: list[float], unit: float) -> list[list[float]]:
         if answers:
             found.append([index, answers])
     return found
-
-
-def _fields(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what}: not an object, but {type(value).__name__}")
-    return value
-
-
-def _entries(value: object, what: str, most: int) -> list[dict[str, object]]:
-    if not isinstance(value, list) or len(value) > most:
-        raise ValueError(f"{what}: not a list of at most {most}")
-    return [_fields(entry, what) for entry in value]
-
-
-def _name(fields: dict[str, object], field: str) -> str:
-    value = fields.get(field)
-    if not isinstance(value, str):
-        raise ValueError(f"{field}: not a name: {value!r:.80}")
-    return value
-
-
-def _number(value: object, what: str) -> float:
-    # The bounds leave out what is not a number as well.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"{what}: not a plausible number: {value!r:.80}")
-    return float(value)
 
 
 def _counts(value: object, size: int, what: str) -> list[float]:
@@ -426,5 +338,5 @@ def _counts(value: object, size: int, what: str) -> list[float]:
         index = pair[0]
         if not isinstance(index, int) or not 0 <= index < size:
             raise ValueError(f"{what}: no such bin: {index!r:.80}")
-        counts[index] += _number(pair[1], what)
+        counts[index] += number_of(pair[1], what)
     return counts

@@ -11,9 +11,10 @@ from typing import Final
 from forebay.admission import cost
 from forebay.admission.counted_prompts import CountedPrompts
 from forebay.admission.length_law import LengthLaw
-from forebay.admission.lengths import OutputLengths, PromptRatio
+from forebay.admission.lengths import OutputLengths
 from forebay.admission.model import Cost, Demand, Usage
 from forebay.admission.prefixes import PrefixCaches
+from forebay.admission.prompt_ratio import PromptRatios
 from forebay.admission.record import record
 from forebay.admission.settings import SpeedLaw
 
@@ -49,7 +50,7 @@ class Pricing:
         "max_output_tokens",
         "output_error",
         "prefixes",
-        "ratio",
+        "ratios",
         "usual_output_tokens",
         "usual_prompt_tokens",
     )
@@ -60,7 +61,7 @@ class Pricing:
         self.max_output_tokens = max_output_tokens
         self.context_tokens: int | None = None
         """The largest context window of any endpoint; None if one of them does not say."""
-        self.ratio = PromptRatio()
+        self.ratios = PromptRatios()
         self.lengths = OutputLengths()
         self.prefixes = PrefixCaches()
         self._told_prompts = False
@@ -101,19 +102,21 @@ class Pricing:
         """Expected prompt tokens."""
         prompt = demand.prompt_tokens
         if prompt is None:
-            prompt = self.ratio.estimate(demand.prompt_bytes)
+            prompt = self.ratios.of(demand.model).estimate(demand.prompt_bytes)
         return prompt + demand.extra_prompt_tokens
 
     def surely_needs(self, demand: Demand) -> int:
         """Tokens that its longest prompt has at the very least: what a refusal for size rests on."""
         known = demand.prompt_tokens
-        tokens = known if known is not None else self.ratio.at_least(demand.prompt_bytes)
+        tokens = known if known is not None else self.ratios.of(demand.model).at_least(demand.prompt_bytes)
         return tokens if demand.prompts <= 1 else tokens // demand.prompts
 
     def learn_usage(self, demand: Demand, usage: Usage) -> None:
         """The engine said how many prompt tokens a request had, and how many of them it knew."""
         if demand.prompt_tokens is None:
-            self.ratio.observe(demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens)
+            self.ratios.observe(
+                demand.model, demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens
+            )
             self._told_prompts = True
         if usage.cached_tokens is not None:
             self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, usage.cached_tokens)
@@ -133,8 +136,10 @@ class Pricing:
                 texts += 1
             else:
                 text_tokens -= demand.prompt_tokens
-        if texts and not told_prompts:
-            self.ratio.observe(text_bytes, text_tokens, prompts=texts)
+        model = counted.prompts[0][0].model
+        of_one_model = all(demand.model == model for demand, _ in counted.prompts)
+        if texts and not told_prompts and of_one_model:
+            self.ratios.observe(model, text_bytes, text_tokens, texts)
         if counted.cached_tokens is not None and not told_cached and expected:
             each = [(demand.prefix_hash, its * tokens // expected) for demand, its in counted.prompts]
             self.prefixes.observe_together(each, counted.cached_tokens)
@@ -191,11 +196,11 @@ class Pricing:
 
     def export(self) -> dict[str, object]:
         """What a next start may take up, as plain data (JSON)."""
-        return {"prompt_ratio": self.ratio.export(), "lengths": self.lengths.export()}
+        return {"prompt_ratios": self.ratios.export(), "lengths": self.lengths.export()}
 
     def restore(self, data: object) -> None:
         """Take up what `export` gave. Raises: ValueError if it is not of that form."""
         if not isinstance(data, dict):
             raise ValueError("it is no object")
-        self.ratio.restore(data.get("prompt_ratio"))
+        self.ratios.restore(data.get("prompt_ratios"))
         self.lengths.restore(data.get("lengths"))

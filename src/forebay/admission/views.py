@@ -23,7 +23,7 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         max_requests=pool.settings.max_pool_requests,
         drain_gpu_s_per_s=to_gpu_s(round(pool.drain_us_per_s())),
         wait_error_median=pool.errors.median,
-        bytes_per_prompt_token=pool.pricing.ratio.bytes_per_token,
+        bytes_per_prompt_token=pool.pricing.ratios.common.bytes_per_token,
         output_error_ratio=pool.pricing.output_error,
         utilization=_utilization(pool, now),
         classes=tuple(

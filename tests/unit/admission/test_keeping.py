@@ -27,7 +27,7 @@ def kept() -> dict[str, Any]:
     site.pool.pricing.law = LEARNED
     site.endpoint().meter.speed = 0.5
     for _ in range(40):
-        site.pool.pricing.ratio.observe(300, 100)
+        site.pool.pricing.ratios.observe("llama", 300, 100)
         site.pool.pricing.lengths.observe("standard", "t", 100, 700, censored=False)
     site.pool.learning.observed(500, 40, 0.1, True, 1.0)
     found = json.loads(json.dumps(export_pool(site.pool)))
@@ -40,7 +40,7 @@ def test_what_was_learned_comes_back() -> None:
     site = learning_site()
     assert [] == restore_pool(site.pool, kept(), 5.0)
     assert LEARNED == site.pool.pricing.law
-    assert site.pool.pricing.ratio.bytes_per_token < 3.9
+    assert site.pool.pricing.ratios.common.bytes_per_token < 3.9
     assert site.pool.pricing.lengths.expect("standard", "t", 100).mean(4096) > 400
     trust = [site.pool.learning.may_refuse]
     for name in ("another", "a"):

@@ -700,7 +700,7 @@ def test_usage_teaches_prompts_and_the_output_lengths() -> None:
     for number in range(400):
         ticket = site.ticket(number, prompt_tokens=None, prompt_bytes=2000)
         site.pool.learn_end(ticket, Usage(prompt_tokens=1000, output_tokens=20), 20, 1.0, whole=True)
-    assert pytest.approx(2.0, rel=0.02) == site.pool.pricing.ratio.bytes_per_token
+    assert pytest.approx(2.0, rel=0.02) == site.pool.pricing.ratios.common.bytes_per_token
     assert pytest.approx(20, rel=0.2) == site.pool.price(demand(1)).cost.output_tokens
 
 

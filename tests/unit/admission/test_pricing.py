@@ -222,7 +222,7 @@ def test_usage_teaches_bytes_per_token_without_what_images_added() -> None:
     for number in range(200):
         wanted = demand(number, prompt_tokens=None, prompt_bytes=2000, extra_prompt_tokens=50)
         pricing.learn_usage(wanted, Usage(prompt_tokens=1050, output_tokens=20))
-    assert pytest.approx(2.0, rel=0.02) == pricing.ratio.bytes_per_token
+    assert pytest.approx(2.0, rel=0.02) == pricing.ratios.common.bytes_per_token
     again = demand(1, prompt_tokens=None, prompt_bytes=2000, extra_prompt_tokens=50)
     assert pytest.approx(1050, rel=0.02) == pricing.price(again).cost.prompt_tokens
 
@@ -243,15 +243,15 @@ def test_prompts_counted_together_teach_bytes_per_token() -> None:
         mixed = counted(1, 1000 + 300)
         mixed.prompts.append((demand(9, prompt_tokens=300), 300))
         pricing.learn_counted(mixed)
-    assert pytest.approx(2.0, rel=0.02) == pricing.ratio.bytes_per_token
-    assert 300 == pricing.ratio.observations
+    assert pytest.approx(2.0, rel=0.02) == pricing.ratios.common.bytes_per_token
+    assert 300 == pricing.ratios.common.observations
 
 
 def test_only_prompts_that_came_as_tokens_teach_no_ratio() -> None:
     """However many the engine counted."""
     pricing = Pricing(LAW, None)
     pricing.learn_counted(counted(3, 900, prompt_tokens=100))
-    assert (0, 4.0) == (pricing.ratio.observations, pricing.ratio.bytes_per_token)
+    assert (0, 4.0) == (pricing.ratios.common.observations, pricing.ratios.common.bytes_per_token)
 
 
 def test_usage_is_better_evidence_than_a_count() -> None:
@@ -259,11 +259,11 @@ def test_usage_is_better_evidence_than_a_count() -> None:
     pricing = Pricing(LAW, None)
     told = demand(1, prompt_tokens=None, prompt_bytes=2000)
     pricing.learn_usage(told, Usage(prompt_tokens=1000, output_tokens=5, cached_tokens=0))
-    before = (pricing.ratio.bytes_per_token, len(pricing.prefixes))
+    before = (pricing.ratios.common.bytes_per_token, len(pricing.prefixes))
     pricing.learn_counted(counted(4, 400, cached_tokens=300, prefix_hash=5))
-    assert before == (pricing.ratio.bytes_per_token, len(pricing.prefixes))
+    assert before == (pricing.ratios.common.bytes_per_token, len(pricing.prefixes))
     pricing.learn_counted(counted(4, 400, cached_tokens=300, prefix_hash=5))
-    assert before != (pricing.ratio.bytes_per_token, len(pricing.prefixes))
+    assert before != (pricing.ratios.common.bytes_per_token, len(pricing.prefixes))
 
 
 def test_usage_without_details_leaves_prefixes_to_the_count() -> None:
@@ -281,7 +281,7 @@ def test_a_counted_prompt_teaches_no_ratio() -> None:
     """Token-id prompts have no text bytes to speak of."""
     pricing = Pricing(LAW, None)
     pricing.learn_usage(demand(1), Usage(prompt_tokens=100, output_tokens=5))
-    assert (0, 4.0) == (pricing.ratio.observations, pricing.ratio.bytes_per_token)
+    assert (0, 4.0) == (pricing.ratios.common.observations, pricing.ratios.common.bytes_per_token)
 
 
 def test_what_is_cached_is_not_charged_but_held() -> None:
@@ -374,7 +374,7 @@ def without(part: str) -> Callable[[dict[str, object]], object]:
 
 @pytest.mark.parametrize(
     "spoil",
-    [without("prompt_ratio"), without("lengths"), lambda state: [state], lambda _: None],
+    [without("prompt_ratios"), without("lengths"), lambda state: [state], lambda _: None],
     ids=["no ratio", "no lengths", "a list", "nothing"],
 )
 def test_nonsense_is_not_taken_up(spoil: Callable[[dict[str, object]], object]) -> None:
