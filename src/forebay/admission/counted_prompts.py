@@ -7,8 +7,9 @@ waits for its first token, or one for each `EDGE` prompts inside. What crosses a
 much in the next, so it cancels out. Windows at whose end too much is on its way are drawn out.
 
 The counters are everybody's. Where an engine runs more than was sent to it, or counts prompts while we sent none,
-others use it too, and nothing is learned for `STRANGERS_S`. The same goes for prompts that only fill a vector
-(embeddings), of which not every engine counts the tokens: a window with one is dropped.
+others use it too, and nothing is learned for `STRANGERS_S`. A window is dropped if in it there was a prompt that only
+makes a vector (embeddings), of which not every engine counts the tokens, or one with several answers, which engines
+count once for each.
 
 Owns the open window of one endpoint. It reads no clock.
 """
@@ -56,7 +57,7 @@ class PromptCount:
         self._strangers_until_s = 0.0
 
     def dispatched(self, in_flight: int) -> None:
-        """A request was sent: so many of ours are there now, or may be."""
+        """A request was sent: so many sequences of ours are there now, or may be."""
         if in_flight > self._most_in_flight:
             self._most_in_flight = in_flight
 
@@ -64,7 +65,7 @@ class PromptCount:
         """The first token of a request came."""
         if self._opened is None:
             return
-        if not demand.generates or len(self._done) >= MOST_PROMPTS:
+        if not demand.generates or demand.samples > 1 or len(self._done) >= MOST_PROMPTS:
             self._is_spoilt = True
         else:
             self._done.append((demand, expected_tokens, now))
@@ -74,7 +75,7 @@ class PromptCount:
 
         Args:
             pending: of ours, waiting for their first token.
-            in_flight: of ours, those included that were given up and may still run.
+            in_flight: sequences of ours, those included that were given up and may still run.
         """
         if self._opened is not None and sample.at_s < self._opened.at_s:
             return None  # An older one, overtaken.

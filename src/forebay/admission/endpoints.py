@@ -62,6 +62,8 @@ class Endpoint(Rotation):
         self.limit = ConcurrencyLimit(tightest_s)
         self.meter = DrainMeter()
         self.running: dict[TicketId, Ticket] = {}
+        self.sequences = 0
+        """Answers of what runs: one for each sample."""
         self.draining: list[DrainingBooking] = []
         self.sample: EngineSample | None = None
         self.heard_s = 0.0
@@ -115,26 +117,24 @@ class Endpoint(Rotation):
 
     def find_kv_limit(self) -> None:
         """Work out `kv_limit` anew: the settings, the engine or the share have changed."""
-        self.kv_limit = self.kv_limit_at(self.share)
+        tokens, settings = self.kv_tokens, self.pool_settings
+        headroom = settings.headroom if settings.max_inflight_tokens is None else 1.0
+        self.kv_limit = None if tokens is None else int(tokens * headroom * self.share)
         self.forecast.block_tokens = float(self.info.kv_block_tokens)
 
-    def kv_limit_at(self, share: float) -> int | None:
-        """KV tokens that might be booked with this share of the endpoint; None if nobody knows the capacity."""
+    @property
+    def kv_tokens(self) -> int | None:
+        """KV tokens of the engine, or as many as were configured; None if nobody knows."""
         settings = self.pool_settings
         if settings.max_inflight_tokens is not None:
-            return int(settings.max_inflight_tokens * share)
-        tokens = self._kv_tokens()
-        return None if tokens is None else int(tokens * settings.headroom * share)
+            return settings.max_inflight_tokens
+        return self.info.kv_tokens or (settings.law.kv_tokens if settings.law is not None else None)
 
     @property
     def kv_capacity(self) -> float | None:
-        """KV tokens of the engine, or as many as were configured, this replica's share; None if nobody knows."""
-        tokens = self.pool_settings.max_inflight_tokens or self._kv_tokens()
+        """This replica's share of them."""
+        tokens = self.kv_tokens
         return None if tokens is None else tokens * self.share
-
-    def _kv_tokens(self) -> int | None:
-        law = self.pool_settings.law
-        return self.info.kv_tokens or (law.kv_tokens if law is not None else None)
 
     @property
     def request_limit(self) -> tuple[int, bool]:
@@ -300,7 +300,8 @@ class Endpoint(Rotation):
         demand, price = ticket.demand, ticket.price
         self.running[demand.ticket] = ticket
         self.sampled_since += 1
-        self.prompt_count.dispatched(self.in_flight)
+        self.sequences += demand.samples
+        self.prompt_count.dispatched(self.sequences_in_flight)
         self.was_loud = True
         self.alone = None if self.pending or self.draining else demand.ticket
         self.pending += 1
@@ -352,9 +353,9 @@ class Endpoint(Rotation):
         self.alone = None
 
     @property
-    def in_flight(self) -> int:
-        """Requests that are there, or may still be."""
-        return len(self.running) + len(self.draining)
+    def sequences_in_flight(self) -> int:
+        """Sequences that are there, or may still be: an engine counts each answer to a request by itself."""
+        return self.sequences + sum(draining.samples for draining in self.draining)
 
     @property
     def decoding(self) -> int:
@@ -394,6 +395,7 @@ class Endpoint(Rotation):
     def let_go(self, ticket: Ticket, now: float) -> None:
         """It is not here any more; what it leaves behind is booked as draining."""
         del self.running[ticket.demand.ticket]
+        self.sequences -= ticket.demand.samples
         if ticket.first_token_s is None:
             self.pending -= 1
             if ticket.demand.stream:

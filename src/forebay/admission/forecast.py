@@ -204,6 +204,7 @@ class KvForecast:
         "_curves",
         "_due_s",
         "_fresh",
+        "_gone",
         "_is_old",
         "_loose",
         "_mean",
@@ -220,6 +221,8 @@ class KvForecast:
         self._running: dict[int, _Running] = {}
         self._fresh: dict[int, _Running] = {}
         """Those of them that the sums do not know yet."""
+        self._gone: list[_Running] = []
+        """Those not there any more that the sums still know."""
         self._is_old = False
         """The sums go by what was known before the last refresh."""
         self._mean = [0.0] * len(GRID)
@@ -275,7 +278,7 @@ class KvForecast:
         if key in self._fresh:
             del self._fresh[key]
         elif not self._is_old:
-            self._count(entry, -1.0)
+            self._gone.append(entry)
             self._removed += 1
             if self._removed >= REBUILT_EVERY:
                 self._is_old = True
@@ -385,7 +388,12 @@ class KvForecast:
             self._clear_sums()
             for entry in self._running.values():
                 self._join(entry)
-        elif self._fresh:
+            return
+        if self._gone:
+            for entry in self._gone:
+                self._count(entry, -1.0)
+            self._gone.clear()
+        if self._fresh:
             for entry in self._fresh.values():
                 self._join(entry)
             self._fresh.clear()
@@ -412,6 +420,7 @@ class KvForecast:
         """Both sums from nothing, which leaves no rounding error of earlier removals."""
         self._removed = 0
         self._fresh.clear()
+        self._gone.clear()
         self._is_old = False
         self._mean = [0.0] * len(GRID)
         self._variance = [0.0] * len(GRID)
@@ -421,4 +430,5 @@ class KvForecast:
         self.held_tokens = self._loose = self._bound = 0.0
         self._bound_is_peak = True
         self._fresh.clear()
+        self._gone.clear()
         self._is_old = True

@@ -135,6 +135,10 @@ class Learning:
 
     # What it is told
 
+    def is_settled(self, median_error: float | None) -> bool:
+        """True if `observed` would change nothing: all is learned, and nothing was unlearned."""
+        return self.phase is CONFIDENT and (median_error is None or median_error <= UNLEARNED_ERROR)
+
     def observed(
         self, steps: int, finished: int, median_error: float | None, coverage_in_order: bool, now: float
     ) -> bool:

@@ -43,6 +43,8 @@ class DrainingBooking:
     booking: Booking
     since_s: float
     until_s: float
+    samples: int = 1
+    """Answers that the engine may be at: it counts each by itself."""
     armed: bool = False
     """True once a timer is set for `until_s`."""
     released: bool = False

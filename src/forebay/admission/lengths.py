@@ -28,9 +28,9 @@ TRUSTED_AFTER: Final = 30
 """Answers after which what was learned may decide against a client."""
 BACKOFF: Final = 50.0
 """κ: answers that the law of the level above counts for."""
-TENANTS: Final = 256
+TENANTS: Final = 1024
 PROMPT_SIZES: Final = 512
-"""Most keys kept at these levels, over all classes; a key takes some 10 KiB."""
+"""Most keys kept at these levels, over all classes; a key with a law of its own takes some 10 KiB."""
 _CLASSES: Final = 1000
 """More than anybody configures: the most that a state file may hold."""
 _OWN_FROM: Final = 8.0
@@ -38,6 +38,8 @@ _OWN_FROM: Final = 8.0
 FEW: Final = 8
 """Answers that a key keeps as they came: its tables would be larger."""
 _ENDED: Final = -1.0
+_NO_COUNTS: Final[list[float]] = []
+"""Nobody writes into it: counts are written once they have been spread. Most keys never get so far."""
 _RESCALE_AT: Final = 1e12
 
 
@@ -92,9 +94,9 @@ class _Key:
         self._changed = False
         self._few: list[tuple[int, float, float]] = []
         """The first answers as they came: (bin, share of it that was seen, weight). Most tenants never have more."""
-        self._ended: list[float] = []
+        self._ended = _NO_COUNTS
         """Weight by bin of those that ended, and of those cut off; both empty while there are few."""
-        self._cut: list[float] = []
+        self._cut = _NO_COUNTS
         self._unit = 1.0
         """What the last answer weighs."""
         self._weight = 0.0
@@ -292,7 +294,8 @@ class OutputLengths:
         finest = (class_name, tenant, size)
         key = self._prompt_sizes.get(finest)
         if key is None:
-            return self._new_prompt_size(finest)
+            # Of a tenant that is hardly known, nobody needs to know more exactly.
+            return above if above.answers < _OWN_FROM else self._new_prompt_size(finest)
         self._prompt_sizes.move_to_end(finest)
         key.parent = above  # another one, if the tenant was forgotten meanwhile
         return key

@@ -154,7 +154,7 @@ class Lifecycle:
             output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
         prompt, cached = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
         if usage is not None:
-            prompt, cached = usage.prompt_tokens, usage.cached_or(cached)
+            prompt, cached = usage.prompt_tokens, ticket.pool.pricing.cached_at_end(usage, cached)
         true_us = cost.true_work_us(
             ticket.pool.pricing.law,
             prompt_tokens=prompt,
@@ -269,7 +269,9 @@ class Lifecycle:
             return
         self.ledger.abandon(ticket.booking, endpoint.id)
         endpoint.draining.append(
-            DrainingBooking(ticket.booking, now, now + self._linger_s(ticket, endpoint, now))
+            DrainingBooking(
+                ticket.booking, now, now + self._linger_s(ticket, endpoint, now), ticket.demand.samples
+            )
         )
 
     def _linger_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
@@ -299,7 +301,7 @@ class Lifecycle:
         if outcome.group is Group.ABSENT:
             return pool.retry_after.absent(self.settings.connect_timeout_s)
         # By then the wait is what the class may ask of it.
-        base_s = predicted_s - ticket.settings.wait_budget_s
+        base_s = predicted_s - wait_budget_s(ticket, ticket.arrived_s)
         return pool.retry_after.promise_s(
             ticket.rank,
             base_s,

@@ -169,11 +169,6 @@ class Usage:
     cached_tokens: int | None = None
     """Prompt tokens that were in its prefix cache; None if it does not say."""
 
-    def cached_or(self, expected_tokens: int) -> int:
-        """Cached prompt tokens, where it does not say those expected; never more than the prompt."""
-        cached = expected_tokens if self.cached_tokens is None else self.cached_tokens
-        return min(cached, self.prompt_tokens)
-
 
 @unique
 class EndpointState(Enum):

@@ -45,9 +45,6 @@ _STRICT: Final = ClassOrder.STRICT
 _SJF: Final = Order.SJF
 _LAST: Final = 1 << 62
 """Behind everybody in the order of arrival."""
-LAW_TAKEN_EVERY_S: Final = 1.0
-ANOTHER_LAW: Final = 1.5
-"""Times by which the cost of a usual request may change before predictions start anew."""
 
 
 class Pool:
@@ -78,7 +75,7 @@ class Pool:
         self.kv_limit: int | None = None
         """The largest KV room of any endpoint; None if one of them does not say."""
         self.kv_capacity: int | None = None
-        """The same with the whole share: what a refusal for good may rest on."""
+        """The largest whole cache: what a refusal for good may rest on."""
         self.kept_learning: tuple[object, float] | None = None
         """How far an earlier process had learned, and when that was read."""
         self.known_speeds: dict[str, float] = {}
@@ -214,7 +211,7 @@ class Pool:
                 present.append(endpoint)
         self.pricing.context_tokens = _largest([e.info.context_tokens for e in present])
         self.kv_limit = _largest([e.kv_limit for e in present])
-        self.kv_capacity = _largest([e.kv_limit_at(1.0) for e in present])
+        self.kv_capacity = _largest([e.kv_tokens for e in present])
         told = _largest([e.info.kv_tokens for e in present])
         room = [e.info.kv_tokens for e in present]
         self.pricing.prefixes.room_tokens = None if None in room else sum(tokens or 0 for tokens in room)
@@ -394,38 +391,6 @@ class Pool:
                 tightest = tpot_s
         return tightest
 
-    def learn_law(self, now: float) -> bool:
-        """Count by the law learned of an engine. True if that changed what requests cost."""
-        if self.settings.law is not None or now < self.law_due_s:
-            return False
-        self.law_due_s = now + LAW_TAKEN_EVERY_S
-        best: Endpoint | None = None
-        for endpoint in self.endpoints.values():
-            learner = endpoint.learner
-            if learner.is_trusted and (best is None or learner.steps > best.learner.steps):
-                best = endpoint
-        if best is None:
-            return False
-        slots, firm = best.request_limit
-        law = best.learner.law(kv_tokens=best.info.kv_tokens, max_requests=slots if firm else None)
-        per_step = best.sources.pace.tokens_per_step
-        if per_step > 1.0 and best.sources.pace.is_known:
-            # Speculative decoding: a step gives each sequence several tokens, and costs are for each token.
-            law = replace(law, c0_s=law.c0_s / per_step, c2_s=law.c2_s / per_step, c3_s=law.c3_s / per_step)
-        factor = self.pricing.take_law(law)
-        if factor is None:
-            return False
-        for endpoint in self.endpoints.values():
-            endpoint.meter.rescale(factor)
-        for state in self.classes.values():
-            state.arrivals.scale(factor)
-        if not 1.0 / ANOTHER_LAW < factor < ANOTHER_LAW:
-            # What was learned of waits was learned of another engine's.
-            self.errors.forget()
-            for state in self.classes.values():
-                state.forget_waits()
-        return True
-
     def learn_wait(self, ticket: Ticket, now: float) -> None:
         """A request that had to wait was dispatched."""
         forecast = ticket.forecast
@@ -461,13 +426,16 @@ class Pool:
 
     def learned(self, now: float) -> None:
         """Whether predictions may refuse from now on, or may not any more (cold start)."""
+        median = self.errors.median
+        if self.learning.is_settled(median):
+            return
         steps = 0
         for endpoint in self.endpoints.values():
             steps += endpoint.sources.learner.steps + endpoint.whole_answers.learner.steps
         in_order = self.learning.phase is CAUTIOUS and coverage_in_order(
             [state.waits for state in self.classes.values()]
         )
-        if self.learning.observed(steps, self.finished, self.errors.median, in_order, now):
+        if self.learning.observed(steps, self.finished, median, in_order, now):
             self._unlearned()
 
     def watch_idle(self, now: float) -> None:

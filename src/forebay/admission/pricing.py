@@ -42,8 +42,8 @@ class Pricing:
     """Estimates for one pool, and what they are made of."""
 
     __slots__ = (
+        "_says_cached",
         "_told_cached",
-        "_told_prompts",
         "context_tokens",
         "law",
         "lengths",
@@ -64,9 +64,10 @@ class Pricing:
         self.ratios = PromptRatios()
         self.lengths = OutputLengths()
         self.prefixes = PrefixCaches()
-        self._told_prompts = False
-        """Since engines last counted, usage told how many tokens a prompt had; likewise how many were cached."""
         self._told_cached = False
+        """Since engines last counted, usage told how many tokens of a prompt were cached."""
+        self._says_cached = False
+        """Usage has told it once."""
         self.output_error: float | None = None
         """Decayed mean of true over expected output tokens, of whole answers; None before the first."""
         self.usual_prompt_tokens = USUAL_PROMPT_TOKENS
@@ -113,24 +114,45 @@ class Pricing:
 
     def learn_usage(self, demand: Demand, usage: Usage) -> None:
         """The engine said how many prompt tokens a request had, and how many of them it knew."""
-        if demand.prompt_tokens is None:
-            self.ratios.observe(
-                demand.model, demand.prompt_bytes, usage.prompt_tokens - demand.extra_prompt_tokens
-            )
-            self._told_prompts = True
-        if usage.cached_tokens is not None:
-            self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, usage.cached_tokens)
-            self._told_cached = True
+        if demand.prompt_tokens is None and not demand.extra_prompt_tokens:
+            self.ratios.observe(demand.model, demand.prompt_bytes, usage.prompt_tokens, demand.prompts)
+        cached_tokens = self.cached_of(usage)
+        if cached_tokens is not None:
+            self._says_cached = self._told_cached = True
+            self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, cached_tokens)
+
+    def cached_of(self, usage: Usage) -> int | None:
+        """How many prompt tokens were cached; None if nobody knows.
+
+        Some engines leave the count out where it is nought: from the first time on that it was there, what is not there
+        is nought.
+        """
+        if usage.cached_tokens is None:
+            return 0 if self._says_cached else None
+        return min(usage.cached_tokens, usage.prompt_tokens)
+
+    def cached_at_end(self, usage: Usage, expected_tokens: int) -> int:
+        """Cached prompt tokens of a request that is over: those expected where nobody knows, less than the prompt."""
+        known = self.cached_of(usage)
+        if known is not None:
+            return known
+        most = usage.prompt_tokens - 1  # an engine works out at least the last
+        return max(min(expected_tokens, most), 0)
 
     def learn_counted(self, counted: CountedPrompts) -> None:
-        """An engine counted some prompts together. Where usage tells of each, that is better evidence."""
-        told_prompts, self._told_prompts = self._told_prompts, False
+        """An engine counted some prompts together.
+
+        What usage told of them may be counted again: it is as true. Not so of cached tokens, of which only the sum is
+        known here.
+        """
         told_cached, self._told_cached = self._told_cached, False
         tokens, expected = counted.tokens, 0
         text_bytes, text_tokens, texts = 0, tokens, 0
+        all_text = True
         for demand, its_tokens in counted.prompts:
             expected += its_tokens
-            text_tokens -= demand.extra_prompt_tokens
+            if demand.extra_prompt_tokens:
+                all_text = False
             if demand.prompt_tokens is None:
                 text_bytes += demand.prompt_bytes
                 texts += 1
@@ -138,7 +160,7 @@ class Pricing:
                 text_tokens -= demand.prompt_tokens
         model = counted.prompts[0][0].model
         of_one_model = all(demand.model == model for demand, _ in counted.prompts)
-        if texts and not told_prompts and of_one_model:
+        if texts and all_text and of_one_model:
             self.ratios.observe(model, text_bytes, text_tokens, texts)
         if counted.cached_tokens is not None and not told_cached and expected:
             each = [(demand.prefix_hash, its * tokens // expected) for demand, its in counted.prompts]
@@ -173,10 +195,11 @@ class Pricing:
             output = self.usual_output_tokens
             self.usual_output_tokens = output + (1 - DECAY) * (each - output)
 
-    def usual_work_us(self) -> int:
-        """What a usual request takes."""
+    def usual_work_us(self, law: SpeedLaw | None = None) -> int:
+        """What a usual request takes, by another law than the pool's if one is given."""
+        law = self.law if law is None else law
         prompt, output = round(self.usual_prompt_tokens), self.usual_output_tokens
-        return cost.prefill_us(self.law, prompt) + cost.decode_us(self.law, prompt, output, output * output)
+        return cost.prefill_us(law, prompt) + cost.decode_us(law, prompt, output, output * output)
 
     def take_law(self, law: SpeedLaw) -> float | None:
         """Count with another law from now on, if that makes a difference.

@@ -1,8 +1,14 @@
-"""How many prompt tokens the bytes of a prompt make, as learned: a decayed mean of bytes per token, for each model.
+"""How many prompt tokens the bytes of a prompt make, as learned: template + bytes × tokens per byte, for each model.
 
-Models of one pool may have different vocabularies. Each has a ratio of its own, which begins with what is known of all
+A chat template adds the same few tokens to each prompt, whatever its length. Told apart from the text, many small
+prompts do not spoil what is known of large ones. Both are fitted by least squares over what was observed, each
+observation weighing by its size, with a prior that does not fade:
+
+    tokens of k prompts of x bytes together = k·template + x·slope        weight 1 ÷ (x + 200·k)
+
+Models of one pool may have different vocabularies. Each has a fit of its own, which begins with what is known of all
 of them; of those seen longest ago it is forgotten. Clients choose names, so what is not known by its own name goes by
-the ratio of all.
+the fit of all.
 """
 
 from __future__ import annotations
@@ -16,73 +22,126 @@ PRIOR_BYTES_PER_TOKEN: Final = 4.0
 """English text with present vocabularies."""
 PRIOR_TOKENS: Final = 500.0
 """Weight of that prior, in tokens: a few requests outweigh it."""
+PRIOR_TEMPLATE: Final = 8.0
+"""Tokens that a template adds before anything is known; worth a few prompts."""
+PER_PROMPT_BYTES: Final = 200.0
+"""What a prompt weighs besides its text: very short ones say nothing exact."""
 RATIO_DECAY: Final = 0.999
+"""Per prompt."""
 TEMPLATE_TOKENS: Final = 1000
-"""Most tokens that a chat template adds by itself. Text makes at most one token per byte: a prompt with more than both
+"""More is no template. Text makes at most one token per byte: a prompt with more than both
 held something that is not text, and would teach that every text is hundreds of times its size."""
 TRUSTED_AFTER: Final = 30
 """Prompts after which what was learned may decide against a client."""
-_RATIO_FROM: Final = 1e-4
-_RATIO_TO: Final = 1e6
-"""Bytes per token beyond which a restored ratio is nonsense."""
+MOST_TEMPLATE: Final = 100.0
+"""More is not made out: where all prompts are of one size, nobody can tell the template from the text."""
+SURELY_BYTES: Final = 8.0
+"""Text is hardly ever cut into tokens of more bytes in the mean. So however odd the prompts of some clients are, what
+they teach refuses nobody whose text would be small enough even so."""
+LEAST_SLOPE: Final = 1.0 / 64.0
+MOST_SLOPE: Final = 1.0
 MODELS: Final = 64
-"""Names with a ratio of their own."""
+"""Names with a fit of their own."""
+
+_PRIOR_TEMPLATE_WEIGHT: Final = 0.004
 
 
 class PromptRatio:
-    """Bytes of prompt text per prompt token."""
+    """Prompt tokens by bytes of prompt text."""
 
-    __slots__ = ("_bytes", "_tokens", "observations")
+    __slots__ = ("_prior_slope", "_slope", "_sums", "_template", "observations")
 
-    def __init__(self) -> None:
-        self._tokens = PRIOR_TOKENS
-        self._bytes = PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN
+    def __init__(self, prior_slope: float = 1.0 / PRIOR_BYTES_PER_TOKEN) -> None:
         self.observations = 0
+        """Prompts seen."""
+        self._sums = [0.0] * 5
+        """Decayed Σ of weight × k·k, k·x, x·x, k·tokens, x·tokens."""
+        self._prior_slope = prior_slope
+        self._template = 0.0
+        self._slope = prior_slope
+        self._solve()
 
     @property
     def bytes_per_token(self) -> float:
-        """The present estimate."""
-        return self._bytes / self._tokens
+        """The present estimate for text alone."""
+        return 1.0 / self._slope
+
+    @property
+    def template_tokens(self) -> float:
+        """The present estimate of what a template adds."""
+        return self._template
 
     def observe(self, prompt_bytes: int, prompt_tokens: int, prompts: int = 1) -> None:
         """Learn from a request whose true token count is known, or from some whose sum is."""
         if prompt_bytes <= 0 or not 0 < prompt_tokens <= prompt_bytes + prompts * TEMPLATE_TOKENS:
             return
-        self._bytes = self._bytes * RATIO_DECAY + prompt_bytes
-        self._tokens = self._tokens * RATIO_DECAY + prompt_tokens
+        size, tokens, count = float(prompt_bytes), float(prompt_tokens), float(prompts)
+        weight = 1.0 / (size + PER_PROMPT_BYTES * count)
+        decay = RATIO_DECAY if prompts == 1 else RATIO_DECAY**count
+        kk, kx, xx, kt, xt = self._sums
+        self._sums = [
+            kk * decay + weight * count * count,
+            kx * decay + weight * count * size,
+            xx * decay + weight * size * size,
+            kt * decay + weight * count * tokens,
+            xt * decay + weight * size * tokens,
+        ]
         self.observations += prompts
-
-    def begin_as(self, other: PromptRatio) -> None:
-        """Take another one's estimate for a prior."""
-        self._bytes = self._tokens * other.bytes_per_token
+        self._solve()
 
     def estimate(self, prompt_bytes: int) -> int:
         """Expected prompt tokens, at least 1."""
-        return int(prompt_bytes / (self._bytes / self._tokens) + 0.5) or 1
+        return int(self._template + prompt_bytes * self._slope + 0.5) or 1
 
     def at_least(self, prompt_bytes: int) -> int:
         """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
-        return int(self.estimate(prompt_bytes) / (2 if self.observations >= TRUSTED_AFTER else 4))
+        likely = self.estimate(prompt_bytes) / (2 if self.observations >= TRUSTED_AFTER else 4)
+        return int(min(likely, prompt_bytes / SURELY_BYTES))
+
+    def _solve(self) -> None:
+        """Template and slope that fit best, within bounds."""
+        kk, kx, xx, kt, xt = self._sums
+        kk += _PRIOR_TEMPLATE_WEIGHT
+        kt += _PRIOR_TEMPLATE_WEIGHT * PRIOR_TEMPLATE
+        # As one prompt of so many tokens, without its template.
+        xx += PRIOR_TOKENS / self._prior_slope
+        xt += PRIOR_TOKENS
+        determinant = kk * xx - kx * kx  # above zero: the prior alone is
+        template = (kt * xx - kx * xt) / determinant
+        if template < 0.0 or template > MOST_TEMPLATE:
+            template = 0.0 if template < 0.0 else MOST_TEMPLATE
+        slope = (xt - kx * template) / xx
+        if slope < LEAST_SLOPE or slope > MOST_SLOPE:
+            slope = LEAST_SLOPE if slope < LEAST_SLOPE else MOST_SLOPE
+            template = min(max((kt - kx * slope) / kk, 0.0), MOST_TEMPLATE)
+        self._template, self._slope = template, slope
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain data for JSON."""
-        return {"bytes": self._bytes, "tokens": self._tokens, "observations": self.observations}
+        return {"sums": list(self._sums), "prior": self._prior_slope, "observations": self.observations}
 
     def restore(self, state: object) -> None:
         """Take back what `export` gave. Raises: ValueError for anything else, and then nothing has changed."""
         fields = fields_of(state, "prompt ratio")
-        tokens = number_of(fields.get("tokens"), "tokens")
-        prompt_bytes = number_of(fields.get("bytes"), "bytes")
+        sums = fields.get("sums")
+        if not isinstance(sums, list) or len(sums) != len(self._sums):
+            raise ValueError("prompt ratio: its sums are not five numbers")
+        numbers = [number_of(value, "sums") for value in sums]
+        kk, kx, xx, _, _ = numbers
+        if kx * kx > kk * xx * (1.0 + 1e-9):
+            raise ValueError("prompt ratio: no prompts have such sums")
+        prior = number_of(fields.get("prior"), "prior")
         observations = fields.get("observations")
         if not isinstance(observations, int) or isinstance(observations, bool) or observations < 0:
-            raise ValueError(f"prompt ratio: observations is not a count: {observations!r}")
-        if not tokens or not _RATIO_FROM <= prompt_bytes / tokens <= _RATIO_TO:
-            raise ValueError(f"prompt ratio: {prompt_bytes} bytes do not make {tokens} tokens")
-        self._tokens, self._bytes, self.observations = tokens, prompt_bytes, observations
+            raise ValueError(f"prompt ratio: observations is not a count: {observations!r:.80}")
+        if not LEAST_SLOPE <= prior <= MOST_SLOPE:
+            raise ValueError(f"prompt ratio: {prior} tokens a byte are not plausible")
+        self._sums, self._prior_slope, self.observations = numbers, prior, observations
+        self._solve()
 
 
 class PromptRatios:
-    """The ratios of one pool: of all its prompts, and of each model."""
+    """The fits of one pool: of all its prompts, and of each model."""
 
     __slots__ = ("_by_model", "common")
 
@@ -99,8 +158,7 @@ class PromptRatios:
         """Learn from a request whose true token count is known, or from some of one model whose sum is."""
         own = self._by_model.get(model)
         if own is None:
-            own = self._by_model[model] = PromptRatio()
-            own.begin_as(self.common)
+            own = self._by_model[model] = PromptRatio(1.0 / self.common.bytes_per_token)
             if len(self._by_model) > MODELS:
                 self._by_model.popitem(last=False)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from forebay.admission.common_law import learn_law
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import MisuseError
 from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed, ShareChanged
@@ -64,7 +65,7 @@ class Roster:
         if pool is None or endpoint is None:
             return
         counted = endpoint.prompt_count.sampled(
-            event.sample, pending=endpoint.pending, in_flight=endpoint.in_flight
+            event.sample, pending=endpoint.pending, in_flight=endpoint.sequences_in_flight
         )
         if counted is not None:
             pool.pricing.learn_counted(counted)
@@ -81,7 +82,7 @@ class Roster:
     def follow(self, pool: Pool, endpoint: Endpoint, now: float) -> None:
         """Something was seen of an engine: its speed may be known better now, and how much of it is in use."""
         pool.follow(endpoint, now)
-        if pool.learn_law(now):
+        if learn_law(pool, now):
             self._repricing.begin(pool, now)
 
     def sample_missed(self, event: SampleMissed, now: float) -> None:

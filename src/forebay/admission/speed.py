@@ -62,6 +62,11 @@ class DrainMeter:
         self._work_us = 0
         self._ended = 0
 
+    def suppose(self, speed: float) -> None:
+        """Take this for its speed until it is measured."""
+        if not self.windows:
+            self.speed = min(max(speed, SLOWEST), FASTEST)
+
     def rescale(self, factor: float) -> None:
         """Work is counted in a unit that is 1 ÷ `factor` of the old one from now on.
 

@@ -150,7 +150,7 @@ class Watch:
         if not endpoint.draining or sample.running is None:
             return
         # What was dispatched after the reading began is not in it.
-        ours = sum(1 for ticket in endpoint.running.values() if ticket.dispatched_s <= sample.at_s)
+        ours = sum(t.demand.samples for t in endpoint.running.values() if t.dispatched_s <= sample.at_s)
         if sample.running + (sample.waiting or 0) > ours:
             return
         for draining in list(endpoint.draining):

@@ -180,7 +180,7 @@ class WholeAnswers:
                 now,
                 guessed_tokens=ticket.price.cost.prompt_tokens,
                 prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_or(ticket.cost.cached_tokens),
+                cached_tokens=ticket.pool.pricing.cached_at_end(usage, ticket.cost.cached_tokens),
                 output_tokens=usage.output_tokens,
             )
 

@@ -46,6 +46,7 @@ from forebay.admission.model import (
 )
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
+from forebay.admission.settings import OPTIMISTIC_LAW
 from forebay.admission.snapshot import EndpointView, PoolView
 from forebay.admission.tickets import Ticket
 
@@ -103,6 +104,37 @@ def know_lengths(pool: Pool) -> None:
     """Let a pool expect every answer to be as long as its limit, so that costs are exact."""
     key = pool.pricing.lengths._pool
     key.law, key.left = AS_LONG_AS_MAY_BE, 1 << 60
+
+
+SLOW: SpeedLaw = replace(
+    OPTIMISTIC_LAW,
+    c0_s=10 * OPTIMISTIC_LAW.c0_s,
+    c1_s=10 * OPTIMISTIC_LAW.c1_s,
+    c2_s=10 * OPTIMISTIC_LAW.c2_s,
+    c3_s=10 * OPTIMISTIC_LAW.c3_s,
+    c4_s=10 * OPTIMISTIC_LAW.c4_s,
+)
+"""An engine ten times as slow as is assumed where nothing is known."""
+
+
+def run_steps(endpoint: Endpoint, law: SpeedLaw, observations: int = 60) -> None:
+    """Steps of an engine of this law are learned from, sixteen in each mean."""
+    for number in range(observations):
+        sequences, prefill = 8.0 * (1 + number % 5), 512.0 * (number % 3)
+        kv_tokens, attention = 400.0 * sequences, prefill * 600.0
+        endpoint.sources.learner.observe(
+            law.c0_s
+            + law.c1_s * prefill
+            + law.c2_s * sequences
+            + law.c3_s * kv_tokens
+            + law.c4_s * attention,
+            steps=16,
+            prefill_tokens=prefill,
+            prefill_steps=16.0 if prefill else 0.0,
+            sequences=sequences,
+            kv_tokens=kv_tokens,
+            attention=attention,
+        )
 
 
 class Site:

@@ -178,6 +178,15 @@ def test_embeddings_spoil_a_window() -> None:
     assert driven.read(3.0, 1220) is not None
 
 
+def test_several_answers_to_one_prompt_spoil_a_window() -> None:
+    """The engine counts the prompt once for each of them."""
+    driven = begun()
+    driven.send(2).first_tokens(1.5).first_tokens(1.6, samples=4)
+    assert driven.read(2.0, 1550) is None
+    driven.send(1).first_tokens(2.5)
+    assert driven.read(3.0, 1660) is not None
+
+
 def test_a_window_holds_so_many_prompts_and_no_more() -> None:
     """Of an engine that is not read any more nothing piles up."""
     driven = begun()

@@ -248,6 +248,15 @@ def test_a_prompt_beyond_the_kv_cache_is_too_large() -> None:
     assert (Outcome.REQUEST_TOO_LARGE, "kv_cache") == (verdict.outcome, verdict.decided_by)
 
 
+def test_headroom_makes_no_prompt_too_large() -> None:
+    """It is for what runs beside others: one that fits the whole cache runs alone."""
+    site = Site(pool_settings(headroom=0.9))
+    site.describe(kv_tokens=40_000)
+    fits = decide(site, site.ticket(98, prompt_tokens=40_000))
+    assert (None, True) == (fits.outcome, fits.endpoint is not None)
+    assert Outcome.REQUEST_TOO_LARGE is decide(site, site.ticket(99, prompt_tokens=40_001)).outcome
+
+
 def test_an_embedding_needs_no_kv() -> None:
     """What generates nothing is not measured by the KV cache."""
     site = Site(pool_settings(max_inflight_tokens=1000))

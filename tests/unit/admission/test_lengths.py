@@ -237,9 +237,21 @@ def test_memory_is_bounded() -> None:
     """However many tenants there are, the keys kept stay few, and the rest does as its class."""
     seen = OutputLengths()
     for number in range(3000):
-        teach(seen, 50, tenant=f"tenant-{number}", prompt_tokens=1 << (number % 12))
+        for _ in range(10):
+            teach(seen, 50, tenant=f"tenant-{number}", prompt_tokens=1 << (number % 12))
     assert (TENANTS, PROMPT_SIZES) == (len(seen._tenants), len(seen._prompt_sizes))
     assert pytest.approx(50, rel=0.1) == law(seen, tenant="tenant-0").mean(PLENTY)
+
+
+def test_prompt_sizes_of_tenants_hardly_known_are_not_kept() -> None:
+    """A thousand tenants that ask now and then cost one key each."""
+    seen = OutputLengths()
+    for _ in range(7):
+        for number in range(1000):
+            teach(seen, 50, tenant=f"tenant-{number}")
+    assert (1000, 0) == (len(seen._tenants), len(seen._prompt_sizes))
+    teach(seen, *[50] * 3, tenant="tenant-0")
+    assert 1 == len(seen._prompt_sizes)
 
 
 def test_tenants_seen_last_are_kept() -> None:

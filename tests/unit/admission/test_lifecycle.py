@@ -675,6 +675,16 @@ def test_contended_refusals_are_told_a_slot_each(outcome: Outcome) -> None:
     assert 20 == len(set(found))
 
 
+def test_a_client_with_a_tight_deadline_is_told_when_that_can_be_met() -> None:
+    """Predicted to wait 7 s and willing to wait 0.3: it is not for 6.7 s that the same request could be on time."""
+    site = Site()
+    ticket = site.ticket(100, now=1.0, first_token_by_s=1.3)
+    site.life.refuse(ticket, Verdict(predicted_wait_s=7.0), Outcome.DEADLINE_UNREACHABLE, 1.0)
+    (refuse,) = [effect for effect in site.effects() if isinstance(effect, Refuse)]
+    assert refuse.refusal.retry_after_s is not None
+    assert 6.7 <= refuse.refusal.retry_after_s <= 6.7 * 1.3
+
+
 def test_slots_are_as_far_apart_as_their_class_is_served() -> None:
     """Beside realtime, standard gets five eighths of the rate: its slots take that much longer."""
     site = Site()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.admission.effects import Hold
+from forebay.admission.common_law import learn_law
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.events import Described, SampleMissed
 from forebay.admission.learning import CAUTIOUS, CONFIDENT, LEARNING
@@ -19,12 +19,13 @@ from forebay.admission.settings import OPTIMISTIC_LAW, ClassOrder, Order, Settin
 from forebay.admission.tickets import Ticket
 from tests.unit.admission.build import (
     LAW,
+    SLOW,
     VLLM,
     Scenario,
     Site,
     demand,
-    held,
     pool_settings,
+    run_steps,
     settings_for,
     turned_away,
     with_class,
@@ -700,7 +701,7 @@ def test_usage_teaches_prompts_and_the_output_lengths() -> None:
     for number in range(400):
         ticket = site.ticket(number, prompt_tokens=None, prompt_bytes=2000)
         site.pool.learn_end(ticket, Usage(prompt_tokens=1000, output_tokens=20), 20, 1.0, whole=True)
-    assert pytest.approx(2.0, rel=0.02) == site.pool.pricing.ratios.common.bytes_per_token
+    assert pytest.approx(1000, rel=0.02) == site.pool.pricing.ratios.common.estimate(2000)
     assert pytest.approx(20, rel=0.2) == site.pool.price(demand(1)).cost.output_tokens
 
 
@@ -712,152 +713,6 @@ def test_an_answer_that_was_cut_off_teaches_that_answers_are_longer() -> None:
     for number in range(100):
         site.pool.learn_end(site.ticket(number), None, 30, 1.0, whole=False)
     assert site.pool.price(demand(1, max_output_tokens=None)).cost.output_tokens > before
-
-
-# The law of speed
-
-
-SLOW: SpeedLaw = replace(
-    OPTIMISTIC_LAW,
-    c0_s=10 * OPTIMISTIC_LAW.c0_s,
-    c1_s=10 * OPTIMISTIC_LAW.c1_s,
-    c2_s=10 * OPTIMISTIC_LAW.c2_s,
-    c3_s=10 * OPTIMISTIC_LAW.c3_s,
-    c4_s=10 * OPTIMISTIC_LAW.c4_s,
-)
-"""An engine ten times as slow as is assumed where nothing is known."""
-
-
-def run_steps(endpoint: Endpoint, law: SpeedLaw, observations: int = 60) -> None:
-    """Steps of an engine of this law are learned from, sixteen in each mean."""
-    for number in range(observations):
-        sequences, prefill = 8.0 * (1 + number % 5), 512.0 * (number % 3)
-        kv_tokens, attention = 400.0 * sequences, prefill * 600.0
-        endpoint.sources.learner.observe(
-            law.c0_s
-            + law.c1_s * prefill
-            + law.c2_s * sequences
-            + law.c3_s * kv_tokens
-            + law.c4_s * attention,
-            steps=16,
-            prefill_tokens=prefill,
-            prefill_steps=16.0 if prefill else 0.0,
-            sequences=sequences,
-            kv_tokens=kv_tokens,
-            attention=attention,
-        )
-
-
-def test_a_learned_law_is_what_requests_are_counted_by() -> None:
-    """An engine ten times slower than assumed makes requests ten times as dear."""
-    site = Site(LEARNS)
-    before = site.pool.price(demand(1)).cost.work_us
-    run_steps(site.endpoint(), SLOW)
-    assert site.pool.learn_law(1.0)
-    assert pytest.approx(10 * before, rel=0.1) == site.pool.price(demand(1)).cost.work_us
-
-
-def test_speeds_are_kept_when_the_law_is_learned() -> None:
-    """What drained a tenth of the assumed work per second drains as much as the reference by its own law."""
-    site = Site(LEARNS, endpoints=("a", "b"))
-    for name, speed in [("a", 0.1), ("b", 0.05)]:
-        site.endpoint(name).meter.speed, site.endpoint(name).meter.windows = speed, 3
-    run_steps(site.endpoint(), SLOW)
-    assert site.pool.learn_law(1.0)
-    assert pytest.approx([1.0, 0.5], rel=0.1) == [e.meter.speed for e in site.pool.endpoints.values()]
-    assert pytest.approx(1_500_000, rel=0.1) == site.pool.drain_us_per_s()
-
-
-def test_a_law_is_not_taken_before_it_is_trusted() -> None:
-    """Under two hundred steps nothing changes."""
-    site = Site(LEARNS)
-    run_steps(site.endpoint(), SLOW, 12)
-    assert not site.pool.learn_law(1.0)
-    assert OPTIMISTIC_LAW == site.pool.pricing.law
-
-
-def test_a_configured_law_is_not_learned_anew() -> None:
-    """The operator's profile is what is counted by, whatever steps take; speeds tell the difference."""
-    site = Site()
-    run_steps(site.endpoint(), SLOW)
-    assert not site.pool.learn_law(1.0)
-    assert LAW == site.pool.pricing.law
-
-
-def test_a_law_that_is_as_assumed_changes_nothing() -> None:
-    """Estimates, bookings and speeds are not moved for less than a tenth."""
-    site = Site(LEARNS)
-    site.endpoint().meter.speed, site.endpoint().meter.windows = 0.7, 3
-    run_steps(site.endpoint(), OPTIMISTIC_LAW)
-    assert not site.pool.learn_law(1.0)
-    assert (OPTIMISTIC_LAW, 0.7) == (site.pool.pricing.law, site.endpoint().meter.speed)
-
-
-def test_the_law_is_looked_at_once_a_second() -> None:
-    """Estimating everything anew is not done for each batch of progress."""
-    site = Site(LEARNS)
-    assert not site.pool.learn_law(1.0)
-    run_steps(site.endpoint(), SLOW)
-    assert not site.pool.learn_law(1.9)
-    assert site.pool.learn_law(2.0)
-    assert not site.pool.learn_law(9.0)
-
-
-def test_the_endpoint_that_was_seen_most_speaks() -> None:
-    """The law is that of one engine, the reference; the others differ from it by their speed."""
-    site = Site(LEARNS, endpoints=("a", "b", "c"))
-    double = replace(SLOW, c0_s=2 * SLOW.c0_s, c1_s=2 * SLOW.c1_s, c2_s=2 * SLOW.c2_s)
-    run_steps(site.endpoint("a"), double, 30)
-    run_steps(site.endpoint("b"), SLOW, 60)
-    assert site.pool.learn_law(1.0)
-    assert site.endpoint("b").sources.learner.law() == site.pool.pricing.law
-
-
-def test_the_law_has_the_sizes_of_its_engine() -> None:
-    """KV cache and slots are those that the engine has told; a found limit is none of them."""
-    site = Site(LEARNS)
-    site.describe(kv_tokens=50_000)
-    run_steps(site.endpoint(), SLOW)
-    assert site.pool.learn_law(1.0)
-    law = site.pool.pricing.law
-    assert (50_000, OPTIMISTIC_LAW.max_requests) == (law.kv_tokens, law.max_requests)
-    site = Site(LEARNS)
-    site.describe(max_requests=32)
-    run_steps(site.endpoint(), SLOW)
-    assert site.pool.learn_law(1.0)
-    assert 32 == site.pool.pricing.law.max_requests
-
-
-def test_where_a_step_gives_several_tokens_a_token_costs_a_part_of_it() -> None:
-    """Speculative decoding: two tokens of each sequence in a step halve what a token costs, not what a prompt does."""
-    site = Site(LEARNS)
-    run_steps(site.endpoint(), SLOW)
-    pace = site.endpoint().sources.pace
-    pace._tokens, pace._events = 200.0, 100.0
-    pace._ratios, pace._windows = 10.0, 10.0
-    assert 2.0 == pace.tokens_per_step
-    learned = site.endpoint().sources.learner.law()
-    assert site.pool.learn_law(1.0)
-    law = site.pool.pricing.law
-    assert (learned.c0_s / 2, learned.c2_s / 2, learned.c3_s / 2) == (law.c0_s, law.c2_s, law.c3_s)
-    assert (learned.c1_s, learned.c4_s) == (law.c1_s, law.c4_s)
-
-
-def test_the_controller_counts_waiters_by_the_learned_law(begin: Callable[..., Scenario]) -> None:
-    """Who waits is booked at the new cost, what runs stays as it was booked, and arrivals are told the new cost."""
-    scenario = begin(replace(LEARNS, max_pool_requests=1))
-    scenario.arrive(1, 0.0)
-    (hold,) = [e for e in scenario.arrive(2, 0.0, class_name="batch") if isinstance(e, Hold)]
-    before = scenario.pool_view()
-    assert before.waiting_gpu_s == hold.record.cost_gpu_s == before.in_flight_gpu_s
-    run_steps(scenario.controller._pools["llama"].endpoints[EndpointId("a")], SLOW)
-    scenario.sample("a", 2.0, running=1)
-    after = scenario.pool_view()
-    assert pytest.approx(10 * before.waiting_gpu_s, rel=0.1) == after.waiting_gpu_s
-    assert before.in_flight_gpu_s == after.in_flight_gpu_s
-    effects = scenario.arrive(3, 2.0, class_name="batch")
-    assert [3] == held(effects)
-    assert pytest.approx(2 * after.waiting_gpu_s) == scenario.pool_view().waiting_gpu_s
 
 
 # What is followed at an endpoint
@@ -1046,7 +901,7 @@ def test_a_learned_law_outlives_new_settings() -> None:
     """Settings without a profile leave costs as they were learned."""
     site = Site(LEARNS)
     run_steps(site.endpoint(), SLOW)
-    assert site.pool.learn_law(1.0)
+    assert learn_law(site.pool, 1.0)
     law = site.pool.pricing.law
     reconfigure(site, settings_for(replace(LEARNS, max_inflight_requests=3)))
     assert law == site.pool.pricing.law

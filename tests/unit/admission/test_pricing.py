@@ -47,8 +47,8 @@ def test_a_known_prompt_is_priced_as_it_is() -> None:
 
 
 def test_an_unknown_prompt_is_estimated_from_its_bytes() -> None:
-    """Four bytes a token before anything is learned."""
-    assert 250 == sure().price(demand(1, prompt_tokens=None, prompt_bytes=1000)).cost.prompt_tokens
+    """Four bytes a token before anything is learned, and eight tokens of a template."""
+    assert 258 == sure().price(demand(1, prompt_tokens=None, prompt_bytes=1000)).cost.prompt_tokens
 
 
 def test_kv_is_booked_as_is_held_on_average() -> None:
@@ -72,9 +72,9 @@ def test_what_a_request_surely_needs() -> None:
     """An exact count is sure; of a guess from bytes only a quarter is, or a half once thirty prompts were counted."""
     pricing = Pricing(LAW, None)
     guessed = demand(1, prompt_tokens=None, prompt_bytes=4000)
-    assert (500, 250) == (pricing.surely_needs(demand(1, prompt_tokens=500)), pricing.surely_needs(guessed))
+    assert (500, 252) == (pricing.surely_needs(demand(1, prompt_tokens=500)), pricing.surely_needs(guessed))
     for _ in range(30):
-        pricing.learn_usage(demand(1, prompt_tokens=None, prompt_bytes=400), Usage(100, 5))
+        pricing.learn_usage(demand(1, prompt_tokens=None, prompt_bytes=400), Usage(108, 5))
     assert 500 == pricing.surely_needs(guessed)
 
 
@@ -216,15 +216,24 @@ def test_answers_that_were_cut_off_are_not_usual() -> None:
 # What engines say of prompts
 
 
-def test_usage_teaches_bytes_per_token_without_what_images_added() -> None:
-    """Two thousand bytes of text that were a thousand tokens, besides fifty of an image: two bytes each."""
+def test_usage_teaches_how_many_tokens_text_makes() -> None:
+    """Two thousand bytes of text that were a thousand tokens; an image comes on top of that."""
     pricing = Pricing(LAW, None)
     for number in range(200):
-        wanted = demand(number, prompt_tokens=None, prompt_bytes=2000, extra_prompt_tokens=50)
-        pricing.learn_usage(wanted, Usage(prompt_tokens=1050, output_tokens=20))
-    assert pytest.approx(2.0, rel=0.02) == pricing.ratios.common.bytes_per_token
+        wanted = demand(number, prompt_tokens=None, prompt_bytes=2000)
+        pricing.learn_usage(wanted, Usage(prompt_tokens=1000, output_tokens=20))
     again = demand(1, prompt_tokens=None, prompt_bytes=2000, extra_prompt_tokens=50)
     assert pytest.approx(1050, rel=0.02) == pricing.price(again).cost.prompt_tokens
+
+
+def test_prompts_with_images_teach_nothing_of_text() -> None:
+    """How many tokens an image has is a guess: an image of 1800 tokens must not make text look dear."""
+    pricing = Pricing(LAW, None)
+    for number in range(200):
+        wanted = demand(number, prompt_tokens=None, prompt_bytes=100, extra_prompt_tokens=1000)
+        pricing.learn_usage(wanted, Usage(prompt_tokens=1825, output_tokens=20))
+        pricing.learn_counted(CountedPrompts([(wanted, 1033)], 1825, None))
+    assert (0, 4.0) == (pricing.ratios.common.observations, pricing.ratios.common.bytes_per_token)
 
 
 def counted(prompts: int, tokens: int, cached_tokens: int | None = None, **changes: Any) -> CountedPrompts:
@@ -236,14 +245,14 @@ def counted(prompts: int, tokens: int, cached_tokens: int | None = None, **chang
 
 
 def test_prompts_counted_together_teach_bytes_per_token() -> None:
-    """Four thousand bytes that were a thousand tokens, besides images and prompts that came as tokens."""
+    """Two thousand bytes that were a thousand tokens, also beside prompts that came as tokens."""
     pricing = Pricing(LAW, None)
     for _ in range(100):
-        pricing.learn_counted(counted(2, 2000 + 100, extra_prompt_tokens=50))
+        pricing.learn_counted(counted(2, 2000))
         mixed = counted(1, 1000 + 300)
         mixed.prompts.append((demand(9, prompt_tokens=300), 300))
         pricing.learn_counted(mixed)
-    assert pytest.approx(2.0, rel=0.02) == pricing.ratios.common.bytes_per_token
+    assert pytest.approx(1000, rel=0.02) == pricing.ratios.common.estimate(2000)
     assert 300 == pricing.ratios.common.observations
 
 
@@ -254,16 +263,33 @@ def test_only_prompts_that_came_as_tokens_teach_no_ratio() -> None:
     assert (0, 4.0) == (pricing.ratios.common.observations, pricing.ratios.common.bytes_per_token)
 
 
-def test_usage_is_better_evidence_than_a_count() -> None:
-    """A window in which usage told of prompts is left to it; the next one without counts again."""
+def test_of_cached_tokens_usage_is_better_evidence_than_a_count() -> None:
+    """A window in which usage told of them is left to it; the next one without counts again."""
     pricing = Pricing(LAW, None)
     told = demand(1, prompt_tokens=None, prompt_bytes=2000)
     pricing.learn_usage(told, Usage(prompt_tokens=1000, output_tokens=5, cached_tokens=0))
-    before = (pricing.ratios.common.bytes_per_token, len(pricing.prefixes))
-    pricing.learn_counted(counted(4, 400, cached_tokens=300, prefix_hash=5))
-    assert before == (pricing.ratios.common.bytes_per_token, len(pricing.prefixes))
-    pricing.learn_counted(counted(4, 400, cached_tokens=300, prefix_hash=5))
-    assert before != (pricing.ratios.common.bytes_per_token, len(pricing.prefixes))
+    pricing.learn_counted(counted(4, 2000, cached_tokens=300, prefix_hash=5))
+    assert (0, 5) == (len(pricing.prefixes), pricing.ratios.common.observations)
+    pricing.learn_counted(counted(4, 2000, cached_tokens=300, prefix_hash=5))
+    assert 1 == len(pricing.prefixes)
+
+
+def test_where_usage_has_told_of_cached_tokens_none_are_none() -> None:
+    """Some engines leave out a nought: hits alone would teach that everything is always cached."""
+    pricing = Pricing(LAW, None)
+    assert (None, 40) == (pricing.cached_of(Usage(100, 5)), pricing.cached_at_end(Usage(100, 5), 40))
+    pricing.learn_usage(demand(1, prefix_hash=5), Usage(1000, 5, cached_tokens=900))
+    for _ in range(40):
+        pricing.learn_usage(demand(1, prefix_hash=5), Usage(1000, 5))
+    assert (0, 0) == (pricing.cached_of(Usage(100, 5)), pricing.cached_at_end(Usage(100, 5), 40))
+    assert pricing.price(demand(1, prefix_hash=5, prompt_tokens=1000)).cost.cached_tokens < 2
+
+
+def test_a_whole_prompt_is_never_expected_to_have_been_cached() -> None:
+    """The last token at least was worked out; what an engine says itself is another matter."""
+    pricing = Pricing(LAW, None)
+    assert (99, 0, 0) == tuple(pricing.cached_at_end(Usage(tokens, 5), 400) for tokens in (100, 1, 0))
+    assert 100 == pricing.cached_at_end(Usage(100, 5, cached_tokens=5000), 0)
 
 
 def test_usage_without_details_leaves_prefixes_to_the_count() -> None:

@@ -46,6 +46,18 @@ def test_room_comes_back_when_a_later_sample_shows_that_it_is_free(begin: Begin)
     assert [(2, "a")] == dispatched(scenario.sample("a", 1.4, 1.3, running=0))
 
 
+def test_each_answer_to_a_request_is_one_that_runs(begin: Begin) -> None:
+    """An engine that runs three answers to one request of ours has let go of the abandoned one."""
+    scenario = begin()
+    scenario.arrive(1, 0.0, samples=3)
+    scenario.arrive(2, 0.0)
+    scenario.leave(2, 0.5)
+    scenario.sample("a", 0.8, running=4)
+    assert 1 == scenario.endpoint_view().draining_requests
+    scenario.sample("a", 0.9, running=3)
+    assert 0 == scenario.endpoint_view().draining_requests
+
+
 @pytest.mark.parametrize("at_s", [0.9, 1.0])
 def test_a_sample_from_before_frees_nothing(begin: Begin, at_s: float) -> None:
     """A reading that began before the client left cannot show that its request is gone."""
