@@ -86,7 +86,12 @@ def range_words(schema: Schema) -> str:
     """The limits of a number, where it has any."""
     options = [schema, *schema.get("anyOf", ())]
     words = []
-    for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤")):
+    for key, sign in (
+        ("minimum", "≥"),
+        ("exclusiveMinimum", ">"),
+        ("maximum", "≤"),
+        ("exclusiveMaximum", "<"),
+    ):
         values = [option[key] for option in options if key in option]
         if values and not (_has_sizes(schema) and values[0] == 0):
             words.append(f"{sign} {values[0]:g}")

@@ -84,6 +84,7 @@ async def test_refusals_and_waits_show(tmp_path: Path) -> None:
             assert ["refuse"] == [decision["action"] for decision in found.json()["decisions"]]
             other_process = "0" * 12 + "-1"
             assert 404 == (await http.get(f"{gateway.admin_url}/api/requests/{other_process}")).status_code
+            assert found.json()["end"]["outcome"] == "queue_full"
             running.cancel()
             waiting.cancel()
 

@@ -274,6 +274,7 @@ async def test_a_few_gets_are_passed() -> None:
         await engines[1].stop()
         reply = await stack.ask(get)
         assert (reply.status, reply.error()["code"]) == (502, "upstream_failed")
+        assert reply.headers["x-forebay-id"] == reply.headers["x-request-id"]
         assert stack.settlements == []
 
 

@@ -321,7 +321,7 @@ async def test_clients_that_leave_the_queue_leave_something_behind(tmp_path: Pat
                 left += len(waiters)
                 for number, waiter in enumerate(waiters):
                     waiter.close() if number % 2 else waiter.reset()
-                if round_number == 25:
+                if round_number == 45:
                     before = await resident_bytes(http, gateway)
             running_one.close()
             series = await until_at_rest(http, gateway)

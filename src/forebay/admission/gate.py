@@ -36,10 +36,6 @@ POOL_BOUNDS: Final = ("pool_gpu_seconds", "waiting_bytes", "pool_queue_requests"
 CLASS_BOUNDS: Final = ("class_queue_requests", "class_queue_gpu_seconds")
 """Checks that only the going of one of the same class can mend."""
 
-_COUNTED_BY_BYTES: Final = (
-    " Its tokens are a careful count by its bytes: there are surely as many, and likely more."
-)
-
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
 _TOO_LARGE: Final = Outcome.REQUEST_TOO_LARGE
@@ -138,8 +134,6 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
             _TOO_LARGE,
             "The prompt does not fit the engine's KV cache: shorten it.",
         )
-    if verdict.outcome is _TOO_LARGE and ticket.demand.prompt_tokens is None:
-        verdict.detail += _COUNTED_BY_BYTES
     # What is only guessed may not refuse it for good: then its prompt alone counts.
     surely_us = ticket.cost.work_us
     if not pool.learning.may_refuse:
@@ -174,6 +168,10 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
         quantile = pool.learning.quantile_for(ticket.settings.confidence, waits.trusted)
         wait_s = waits.at_quantile(base_s, quantile)
         verdict.check(PREDICTED_WAIT, wait_s, budget, Outcome.DEADLINE_UNREACHABLE)
+        if verdict.decided_by == PREDICTED_WAIT:
+            verdict.detail = (
+                f"Expected are {forecast.expected_s:.3g} s; compared is the {quantile:g} quantile."
+            )
     else:
         verdict.checks.append(Check(PREDICTED_WAIT, forecast.expected_s, None, True))
 

@@ -107,7 +107,7 @@ class Patience:
             return
         outcome, detail = Outcome.QUEUE_TIMEOUT, _who_ended_it(ticket)
         if self.drain_until_s is not None and now >= self.drain_until_s:
-            outcome, detail = Outcome.DRAINING, "The gateway is shutting down."
+            outcome, detail = Outcome.DRAINING, "This one had waited, and no place came free in time."
         elif not ticket.pool.has_up():
             outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
         elif ticket.settings.on_stale is OnStale.REFUSE and ticket.pool.is_stale(now):
@@ -119,7 +119,7 @@ class Patience:
         """Part of a wait is over: is there still a chance?"""
         check = triage.waits_in_vain(ticket, now)
         if check is not None:
-            detail = "There is hardly a chance left to start in time."
+            detail = "There was hardly a chance left to start in time."
             self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)
 
     def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:

@@ -54,7 +54,7 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         bounds = [
             f"at most {value:g} {words}"
             for words, value in (
-                ("GPU-seconds", pool_settings.max_gpu_s),
+                (f"GPU-seconds × headroom {pool_settings.headroom:g}", pool_settings.max_gpu_s),
                 ("requests in flight per endpoint", pool_settings.max_inflight_requests),
                 ("requests in flight", pool_settings.max_pool_requests),
                 ("requests waiting", pool_settings.max_queue),

@@ -25,7 +25,7 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
 
 def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
     """What is allowed but hardly meant, each with the path of the key to look at."""
-    return [*_closed_doors(config), *_open_admin(config)]
+    return [*_closed_doors(config), *_models_twice(config), *_open_admin(config)]
 
 
 def default_class_of(config: Config) -> str | None:
@@ -54,6 +54,18 @@ def _closed_doors(config: Config) -> Iterator[tuple[KeyPath, str]]:
             ("limits", "max_waiting_bytes"),
             "0 refuses every request that has a body; leave it out for a quarter of the memory limit",
         )
+
+
+def _models_twice(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    owners: dict[str, str] = {}
+    for index, pool in enumerate(config.pools):
+        for position, model in enumerate(pool.models or ()):
+            owner = owners.setdefault(model, pool.name)
+            if owner != pool.name:
+                yield (
+                    ("pools", index, "models", position),
+                    f"{model!r} is served by pool {owner} already, which comes first: this pool gets no request for it",
+                )
 
 
 def _open_admin(config: Config) -> Iterator[tuple[KeyPath, str]]:

@@ -35,6 +35,11 @@ _EXPECTED = {
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
 }
+_LISTS = {
+    "endpoints": "endpoints: [http://10.0.0.1:8000]",
+    "pools": "pools: [{name: main, endpoints: [http://10.0.0.1:8000]}]",
+    "models": "models: [llama-8b]",
+}
 _LIMITS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -78,7 +83,8 @@ def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> s
     if kind == "value_error":
         return str(context.get("error", finding["msg"]))
     if kind in _EXPECTED:
-        return f"found {found}, expected {_EXPECTED[kind]}"
+        example = _LISTS.get(str(path[-1])) if kind == "list_type" and path else None
+        return f"found {found}, expected {_EXPECTED[kind]}" + (f", as in `{example}`" if example else "")
     if kind == "literal_error":
         return (
             f"found {found}, allowed: {context['expected'].replace(chr(39), '')}{_suggestion_from(finding)}"
@@ -168,5 +174,5 @@ def _suggestion_from(finding: Mapping[str, Any]) -> str:
     allowed: Iterable[str] = (
         str(finding["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
     )
-    guess = difflib.get_close_matches(str(finding["input"]), list(allowed), n=1, cutoff=0.6)
+    guess = difflib.get_close_matches(str(finding["input"]).lower(), list(allowed), n=1, cutoff=0.6)
     return f"; did you mean {guess[0]}?" if guess else ""

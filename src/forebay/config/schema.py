@@ -172,7 +172,7 @@ class Pool(_Strict):
     profile: Annotated[Profile, WithJsonSchema(_PROFILE_JSON_SCHEMA)] = Profile()
     """Speed to start from. `learn` begins optimistic, so that nothing is refused on a guess, and corrects itself."""
     max_gpu_seconds: Annotated[float, Field(ge=0)] | None = None
-    """Bound on queued and running work of the pool; unset is unlimited (wait budgets still hold)."""
+    """Bound on queued and running work of the pool, times `headroom`; unset is unlimited (wait budgets still hold)."""
     headroom: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Part of each capacity limit that is used; the rest absorbs estimates that were too low."""
     max_inflight_requests: Annotated[int, Field(ge=1)] | None = None

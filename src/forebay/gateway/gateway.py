@@ -137,7 +137,8 @@ class Gateway:
         elif path == MODELS_PATH:
             answer = self.routing.model_list()
         elif path in self.settings.passed_gets:
-            PassedGet(exchange, self.routing.endpoints(), self.upstreams).start()
+            endpoints = self.routing.endpoints()
+            PassedGet(exchange, endpoints, self.upstreams, self._answer_unasked).start()
             return
         else:
             answer = self.routing.model_entry(urllib.parse.unquote(path.removeprefix(MODELS_PATH + "/")))

@@ -7,11 +7,12 @@ in order until one answers; the answer is small and given whole.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from forebay.gateway.headers import answer_headers
 from forebay.gateway.ports import EndpointView
-from forebay.gateway.refusals import plain_error
+from forebay.gateway.refusals import Answer, plain_error
 from forebay.gateway.upstreams import Upstreams
 from forebay.http.client import Call, CallFailure
 from forebay.http.exchange import Exchange
@@ -28,8 +29,15 @@ TRIES: Final = 3
 class PassedGet:
     """One such request; the sink of its calls."""
 
-    def __init__(self, exchange: Exchange, endpoints: list[EndpointView], upstreams: Upstreams) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        endpoints: list[EndpointView],
+        upstreams: Upstreams,
+        answer_error: Callable[[Exchange, Answer], None],
+    ) -> None:
         self._exchange = exchange
+        self._answer_error = answer_error
         self._left = endpoints[:TRIES]
         self._upstreams = upstreams
         self._call: Call | None = None
@@ -92,7 +100,7 @@ class PassedGet:
         if not self._over:
             answer = plain_error(status, "upstream_failed", message)
             self._give_up()
-            self._exchange.respond(answer.status, answer.headers, answer.body)
+            self._answer_error(self._exchange, answer)
 
     def _give_up(self) -> None:
         call = self._call

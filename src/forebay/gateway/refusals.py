@@ -29,6 +29,7 @@ __all__ = [
     "retry_headers",
     "seconds",
     "status_of",
+    "try_again",
 ]
 
 LONGEST_RETRY_S: Final = 60
@@ -72,7 +73,7 @@ _WORDS: Final = {
     Outcome.RATE_LIMIT_EXCEEDED: "Your own rate limit is used up.",
     Outcome.QUEUE_FULL: "The waiting line is full.",
     Outcome.DEADLINE_UNREACHABLE: "The predicted wait is longer than this request may wait.",
-    Outcome.QUEUE_TIMEOUT: "The request waited as long as it may, and no place came free.",
+    Outcome.QUEUE_TIMEOUT: "The request waited, and no place came free.",
     Outcome.DISPLACED: "The request was waiting and had to make room for other work.",
     Outcome.RULE_REFUSED: "An operator's rule refuses this request at present.",
     Outcome.NO_ENDPOINTS: "No engine can serve this model at present.",
@@ -97,6 +98,8 @@ _UNITS: Final = {
     **dict.fromkeys(("context_window", "kv_cache"), " tokens"),
 }
 """Of what a check compares, where its name does not say."""
+_COUNTED_LOW: Final = ("context_window", "kv_cache")
+"""Checks whose value is surely reached, and likely passed."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -188,6 +191,11 @@ def retry_headers(retry_after_s: float) -> Headers:
     ]
 
 
+def try_again(retry_after_s: float) -> str:
+    """The same in words."""
+    return f"Try again in {max(math.ceil(min(retry_after_s, LONGEST_RETRY_S)), 1)} s."
+
+
 def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
     """The whole answer for a refusal or eviction of the core."""
     outcome = refusal.outcome
@@ -233,8 +241,9 @@ def _refusal_message(refusal: Refusal) -> str:
     if decisive is not None and decisive.limit is not None:
         name = decisive.name.replace("_", " ")
         unit = _UNITS.get(decisive.name, "")
-        found, most = _number(decisive.value), _number(decisive.limit)
-        parts.append(f"Decided by {name}: {found}{unit}, limit {most}{unit}.")
+        found, most = _numbers(decisive.value, decisive.limit)
+        least = "at least " if decisive.name in _COUNTED_LOW else ""
+        parts.append(f"Decided by {name}: {least}{found}{unit}, limit {most}{unit}.")
     if refusal.outcome is Outcome.QUEUE_TIMEOUT:
         # The checks of its arrival come first: what failed among them is what it has waited for.
         held_by = next((check.name for check in record.checks if not check.passed), record.decided_by)
@@ -243,13 +252,20 @@ def _refusal_message(refusal: Refusal) -> str:
     if refusal.retry_after_s is not None and refusal.outcome.group is not Group.IMPOSSIBLE:
         if LONGEST_RETRY_S < refusal.predicted_wait_s < LONGEST_SHOWN_S:
             parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")
-        seconds = math.ceil(min(refusal.retry_after_s, LONGEST_RETRY_S))
-        parts.append(f"Try again in {max(seconds, 1)} s.")
+        parts.append(try_again(refusal.retry_after_s))
     return " ".join(parts)
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
+def _numbers(value: float, limit: float) -> tuple[str, str]:
+    """Both to three digits, or to as many as it takes to tell them apart."""
+    digits = 3
+    while digits < 9 and _number(value, digits) == _number(limit, digits):
+        digits += 3
+    return _number(value, digits), _number(limit, digits)
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.{digits}g}"
 
 
 def decision_header(record: DecisionRecord) -> bytes:

@@ -42,6 +42,7 @@ from forebay.gateway.refusals import (
     retry_headers,
     seconds,
     status_of,
+    try_again,
 )
 from forebay.gateway.routes import AdmittedRoute
 from forebay.gateway.routing import Routing, Unroutable
@@ -327,6 +328,8 @@ class Relay:
         if effect.retry_after_s is not None:
             headers += retry_headers(effect.retry_after_s)
         message = f"The engine gave no answer. {effect.detail}".rstrip()
+        if effect.retry_after_s is not None:
+            message = f"{message} {try_again(effect.retry_after_s)}"
         self._exchange.respond(status, headers, error_body(status, outcome.value, message))
 
     # What the attempt reports

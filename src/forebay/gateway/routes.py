@@ -85,6 +85,8 @@ def not_found(path: str, passed_gets: tuple[str, ...]) -> Answer:
     served = f"Served here: {', '.join(f'POST {one}' for one in ADMITTED)}, {', '.join(f'GET {one}' for one in gets)}."
     if path in _NOT_YET:
         message = f"{path} is not served by this version. {served}"
+    elif (with_version := "/v1" + path) in ADMITTED or with_version == MODELS_PATH:
+        message = f"Unknown path: put /v1 before it (a client's base URL ends in /v1). {served}"
     elif path.rstrip("/") in ADMITTED:
         message = f"Unknown path: leave out the slash at its end. {served}"
     else:

@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
+from forebay.admission.outcomes import Outcome
 from forebay.gateway.ports import EndpointView, PoolView, Serving
-from forebay.gateway.refusals import Answer, plain_error
+from forebay.gateway.refusals import Answer, early_refusal, plain_error
 
 __all__ = ["Routing", "Unroutable"]
 
@@ -84,6 +85,9 @@ class Routing:
         """The answer to GET /v1/models/NAME."""
         if name in self._by_name:
             return Answer(200, [_JSON_TYPE], _encode(self._entry(name)))
+        if any(not pool.models for pool in self.serving.pools):
+            message = "Not every engine has said yet which models it serves. Try again in 2 s."
+            return early_refusal(503, Outcome.NO_ENDPOINTS, message, retry_after_s=2.0)
         return self._not_found()
 
     def endpoints(self) -> list[EndpointView]:

@@ -38,7 +38,8 @@ GET /readyz               200 once it serves; 503 while it shuts down
 GET /metrics              Prometheus metrics
 GET /api/snapshot         what is held, waiting and known, as JSON
 GET /api/decisions        recent decisions, newest first (?limit=100)
-GET /api/requests/ID      what was decided about one request (ID: its x-forebay-id, or its own x-request-id)
+GET /api/requests/ID      what was decided about one request, and how it ended
+                          (ID: its x-forebay-id, or its own x-request-id)
 """
 
 
@@ -165,9 +166,16 @@ class _Views:
         request_id = request.path_params["request_id"]
         ticket = self._process.ticket_of(request_id) or self._named(request_id)
         records = self._decisions.of_ticket(ticket) if ticket is not None else []
-        if not records:
+        if ticket is None or not records:
             return _json({"error": "no such request, too long ago, or answered without a decision"}, 404)
-        return _json({"ticket": ticket, "decisions": [self._shown(record) for record in records]})
+        end = self._decisions.end_of(ticket)
+        return _json(
+            {
+                "ticket": ticket,
+                "decisions": [self._shown(record) for record in records],
+                "end": None if end is None else {"at": self._time(end.at_s), **msgspec.to_builtins(end)},
+            }
+        )
 
     def _named(self, request_id: str) -> TicketId | None:
         """The latest request that its client named so. A scan, as above."""
@@ -176,13 +184,13 @@ class _Views:
 
     def _shown(self, record: DecisionRecord) -> dict[str, Any]:
         """A decision with what a client's report can be matched by: its ids and the time on the wall."""
-        at = datetime.fromtimestamp(self._process.wall_clock_s(record.at_s), UTC)
         shown: dict[str, Any] = msgspec.to_builtins(record)
-        return {
-            **self._process.ids_of(record.ticket),
-            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            **shown,
-        }
+        return {**self._process.ids_of(record.ticket), "at": self._time(record.at_s), **shown}
+
+    def _time(self, at_s: float) -> str:
+        """A moment on the core's clock as time on the wall."""
+        at = datetime.fromtimestamp(self._process.wall_clock_s(at_s), UTC)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -23,6 +23,12 @@ _log = logging.getLogger("forebay.endpoints")
 
 LOOK_S: Final = 0.05
 """Failures come in bursts, one per request that ran there; one look tells as much."""
+_TRUST: Final = {
+    LearningPhase.LEARNING: "predictions were far off, or all is new; nobody is refused on a predicted wait meanwhile",
+    LearningPhase.CAUTIOUS: "enough is known to refuse on a predicted wait, at its low quantile",
+    LearningPhase.CONFIDENT: "predictions have held; each class refuses at the quantile of its own confidence",
+}
+"""What each phase means for requests."""
 _UNUSED: Final = (EndpointState.DOWN, EndpointState.STALLED)
 
 
@@ -93,10 +99,11 @@ class EndpointLog:
             )
         elif learned.phase is not phase:
             _log.info(
-                "pool %s is %s now, and was %s",
+                "pool %s is %s now, and was %s: %s",
                 pool.name,
                 learned.phase.value,
                 phase.value,
+                _TRUST[learned.phase],
                 extra={"pool": pool.name, "phase": learned.phase.value, "was": phase.value},
             )
         self._trust[pool.name] = (learned.phase, learned.guard_trips)

@@ -1,4 +1,4 @@
-"""One log line per request that was refused, failed or was left by its client; none for those that went well.
+"""One log line per request that was refused, failed or was left by its client; of those that went well only at `debug`.
 
 Bounded: at most a few dozen lines per second, the rest is counted and told in the next line, because a flood of
 refusals is when the process has the least time to write. Text that came from a client is shortened and stripped of
@@ -43,6 +43,7 @@ class RequestLog:
         self._allowance = BURST
         self._at_s = clock()
         self._suppressed = 0
+        self._tells_all = _log.isEnabledFor(logging.DEBUG)
 
     def on_record(self, record: DecisionRecord) -> None:
         """A decision: a line if it turned the request away. Of one that failed the settlement tells more."""
@@ -74,22 +75,32 @@ class RequestLog:
         """A closed ticket: a line if it failed or was left."""
         outcome = settlement.outcome
         if outcome is Outcome.COMPLETED:
+            if self._tells_all:
+                self._tell_end(settlement, logging.DEBUG, "request completed")
             return
         cut = outcome is Outcome.DRAINING and settlement.ticket != self._last_ended
-        if not (cut or outcome.group in _LOGGED) or not self._may_write():
+        if not (cut or outcome.group in _LOGGED):
             return
         message = "request failed"
         if cut:
             message = "request cut at shutdown"
         elif outcome.group is Group.LEFT:
             message = "client left"
+        self._tell_end(
+            settlement, logging.INFO if outcome is Outcome.CLIENT_GONE else logging.WARNING, message
+        )
+
+    def _tell_end(self, settlement: Settlement, level: int, message: str) -> None:
+        if not self._may_write():
+            return
+        ttft_s = settlement.ttft_s
         _log.log(
-            logging.INFO if outcome is Outcome.CLIENT_GONE else logging.WARNING,
+            level,
             message,
             extra={
                 **self._ids_of(settlement.ticket),
                 "ticket": settlement.ticket,
-                "code": outcome.value,
+                "code": settlement.outcome.value,
                 "pool": settlement.pool,
                 "class": settlement.class_name,
                 "tenant": _plain(settlement.tenant),
@@ -97,7 +108,9 @@ class RequestLog:
                 "endpoint": settlement.endpoint,
                 "attempts": settlement.attempts,
                 "waited_s": round(settlement.waited_s, 3),
+                "ttft_s": None if ttft_s is None else round(ttft_s, 3),
                 "duration_s": round(settlement.duration_s, 3),
+                "prompt_tokens": settlement.prompt_tokens,
                 "output_tokens": settlement.output_tokens,
                 **self._told_suppressed(),
             },

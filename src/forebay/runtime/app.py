@@ -129,6 +129,7 @@ class App:
         self.driver.delivery.observe(
             settlements=(
                 self.metrics.counts.on_settlement,
+                self.decisions.add_end,
                 log.on_settlement,
                 self.endpoint_log.on_settlement,
             ),

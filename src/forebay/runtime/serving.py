@@ -6,13 +6,19 @@ begins; as long as nothing changed it is the same object, which is how readers n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from forebay.admission.model import EndpointId, EngineInfo
 from forebay.gateway.ports import EndpointView, PoolView, Serving
 
 __all__ = ["ConfiguredPool", "ServingDirectory"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_TOLD: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class ServingDirectory:
     ) -> None:
         self._pools = tuple(pools)
         self._infos: dict[EndpointId, EngineInfo] = {}
+        self._told: set[str] = set()
+        """Warnings already written."""
         self.serving = Serving((), classes, default_class)
         self._rebuild()
 
@@ -48,6 +56,33 @@ class ServingDirectory:
 
     def _rebuild(self) -> None:
         self.serving = replace(self.serving, pools=tuple(self._view(pool) for pool in self._pools))
+        for message in self._doubts():
+            if message not in self._told and len(self._told) < _MOST_TOLD:
+                self._told.add(message)
+                _log.warning(message)
+
+    def _doubts(self) -> Iterator[str]:
+        """What engines say that does not fit what is configured, or what others say."""
+        owners: dict[str, str] = {}
+        for pool in self.serving.pools:
+            for model in pool.models:
+                owner = owners.setdefault(model, pool.name)
+                if owner != pool.name:
+                    yield (
+                        f"model {model!r} is served by pools {owner} and {pool.name}: requests for it go to {owner}; "
+                        "set `models` to tell them apart"
+                    )
+        for configured in self._pools:
+            for endpoint in configured.endpoints:
+                info = self._infos.get(endpoint.id)
+                if info is None or not info.checks_model_names or not info.models:
+                    continue
+                for model in configured.models:
+                    if "*" not in model and model not in info.models:
+                        yield (
+                            f"pool {configured.name} is configured to serve {model!r}, and {endpoint.id} does not: "
+                            f"it serves {', '.join(info.models[:20])}"
+                        )
 
     def _view(self, pool: ConfiguredPool) -> PoolView:
         infos = [info for endpoint in pool.endpoints if (info := self._infos.get(endpoint.id)) is not None]

@@ -81,6 +81,7 @@ class StateFile:
         if time.time() - saved_at_s > OLDEST_S:
             _log.info("state file %s is over 30 days old and not used: learning starts anew", self._path)
             return {}
+        _log.info("takes up what was learned before, from %s (remove the file to learn anew)", self._path)
         return learned
 
     def start(self) -> None:

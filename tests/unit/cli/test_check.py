@@ -39,7 +39,10 @@ def test_usable_file_is_ok_and_explained(tmp_path: Path) -> None:
     code, out, err = check(path)
     assert (0, "") == (code, err)
     assert f"OK: {path}\n" in out
-    assert "pool llama: 2 endpoints, 4 GPUs each, speed from its profile, at most 120 GPU-seconds" in out
+    assert (
+        "pool llama: 2 endpoints, 4 GPUs each, speed from its profile, at most 120 GPU-seconds × headroom 0.9"
+        in out
+    )
     assert (
         "class 2 standard: first token in 5s, then 120ms per token, waits at most 5s, weight 5, value 2, sjf, default\n"
     ) in out

@@ -76,6 +76,17 @@ def test_what_is_hardly_meant_is_a_doubt() -> None:
     ] == [path for path, _ in find_doubts(doubtful)]
 
 
+def test_a_model_of_two_pools_is_a_doubt() -> None:
+    """The second pool would get none of its requests."""
+    pools = [
+        {"name": "a", "endpoints": ["http://a:1"], "models": ["m", "ft-*"]},
+        {"name": "b", "endpoints": ["http://b:1"], "models": ["n", "m"]},
+    ]
+    ((path, message),) = find_doubts(config(pools=pools))
+    assert ("pools", 1, "models", 1) == path
+    assert "served by pool a already" in message
+
+
 def test_bounds_on_waiting_and_a_guarded_admin_port_are_no_doubts() -> None:
     """Not to let anybody wait is a way to run it, and a credential is what an open admin port needs."""
     meant = config(

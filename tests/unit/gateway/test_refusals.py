@@ -109,6 +109,22 @@ def test_a_refusal_says_a_thing_once() -> None:
     ) == message
 
 
+def test_numbers_are_told_apart() -> None:
+    """A value that is just over its limit is not shown as the limit; a size that is only estimated is at least that."""
+    for check, words in (
+        (Check("own_prefill", 0.057649, 0.057641, False), "own prefill: 0.057649 s, limit 0.057641 s."),
+        (
+            Check("context_window", 25_399, 16_384, False),
+            "context window: at least 25399 tokens, limit 16384 tokens.",
+        ),
+        (Check("pool_gpu_seconds", 2.0, 2.0, False), "pool gpu seconds: 2, limit 2."),
+    ):
+        told = Refusal(
+            Outcome.QUEUE_FULL, 1.0, 1.0, record(checks=(check,), decided_by=check.name, detail="")
+        )
+        assert words in json.loads(refusals.refusal_answer(told, 429).body)["error"]["message"]
+
+
 def test_the_reason_names_the_bound() -> None:
     """The reason header is the code and the check that decided, and the code alone where that says nothing more."""
     reasons = [

@@ -29,6 +29,8 @@ def test_unknown_paths_get_help() -> None:
     assert (
         "/v1/embeddings is not served" in json.loads(not_found("/v1/embeddings", ()).body)["error"]["message"]
     )
+    for path in ("/chat/completions", "/completions", "/models"):
+        assert "put /v1 before it" in json.loads(not_found(path, ()).body)["error"]["message"]
     assert "slash" in json.loads(not_found("/v1/completions/", ()).body)["error"]["message"]
 
 

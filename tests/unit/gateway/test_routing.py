@@ -88,6 +88,13 @@ def test_one_model_is_shown() -> None:
     assert routing.model_entry("nope").status == 404
 
 
+def test_whether_a_model_is_served_is_not_known_before_the_engines_have_said() -> None:
+    """As long as one has not, it may be there: a 404 would tell the client not to ask again."""
+    answer = Routing(Serving((VLLM, PoolView("silent", ())))).model_entry("nope")
+    assert 503 == answer.status
+    assert b"2" == dict(answer.headers)[b"retry-after"]
+
+
 def test_endpoints_of_all_pools() -> None:
     """Endpoints are listed pool by pool."""
     views = [EndpointView(EndpointId(f"e{n}"), "127.0.0.1", n) for n in range(3)]

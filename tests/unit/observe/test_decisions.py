@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay.admission.model import TicketId
 from forebay.observe.decisions import RecentDecisions
-from tests.unit.observe.records import record
+from tests.unit.observe.records import record, settlement
 
 
 def test_latest_come_first_and_the_oldest_are_dropped() -> None:
@@ -24,3 +24,14 @@ def test_decisions_of_one_request_are_found() -> None:
     ring.add(record(ticket=TicketId(1), action="dispatch"))
     assert ["hold", "dispatch"] == [kept.action for kept in ring.of_ticket(TicketId(1))]
     assert [] == ring.of_ticket(TicketId(3))
+
+
+def test_the_end_of_a_request_is_found() -> None:
+    """Of the ends that are still kept, the one of this request; None for one that has not ended or is forgotten."""
+    ring = RecentDecisions(capacity=2)
+    for number in (1, 2, 3):
+        ring.add_end(settlement(ticket=TicketId(number), duration_s=float(number)))
+    end = ring.end_of(TicketId(2))
+    assert end is not None
+    assert 2.0 == end.duration_s
+    assert (None, None) == (ring.end_of(TicketId(1)), ring.end_of(TicketId(4)))

@@ -124,3 +124,15 @@ def test_a_request_cut_at_shutdown_leaves_one_line(lines: pytest.LogCaptureFixtu
     assert [("request refused", "INFO"), ("request cut at shutdown", "WARNING")] == [
         (line.getMessage(), line.levelname) for line in lines.records
     ]
+
+
+def test_at_debug_requests_that_go_well_are_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    """With what a person looks for who was told that something is slow; within the same number of lines."""
+    caplog.set_level(logging.DEBUG, logger="forebay.requests")
+    log = RequestLog(Clock())
+    log.on_settlement(settlement(ttft_s=0.25))
+    (line,) = caplog.records
+    assert ("request completed", logging.DEBUG, 0.25) == (line.getMessage(), line.levelno, line.ttft_s)  # type: ignore[attr-defined]
+    for _ in range(2 * int(BURST)):
+        log.on_settlement(settlement())
+    assert len(caplog.records) == BURST

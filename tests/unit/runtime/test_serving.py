@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from forebay.admission.model import EndpointId, EngineInfo, EngineKind
 from forebay.gateway.ports import EndpointView
 from forebay.runtime.serving import ConfiguredPool, ServingDirectory
@@ -84,3 +86,26 @@ def test_draining_stays_when_an_engine_changes() -> None:
     view.start_draining()
     view.describe(A.id, EngineInfo(EngineKind.VLLM))
     assert view.serving.draining
+
+
+def test_a_model_of_two_pools_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """All its requests go to the first pool: a second one that gets none should not be found out by chance."""
+    pools = [ConfiguredPool("first", (A,)), ConfiguredPool("second", (B,))]
+    view = ServingDirectory(pools, classes=("only",), default_class="only")
+    assert [] == caplog.messages
+    for endpoint in (A, B, A):
+        view.describe(
+            endpoint.id, EngineInfo(EngineKind.VLLM, models=("m",), linger_s=float(len(caplog.messages)))
+        )
+    (message,) = caplog.messages
+    assert "'m' is served by pools first and second: requests for it go to first" in message
+
+
+def test_a_configured_model_that_the_engine_does_not_have_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Where engines refuse unknown names; a pattern may match what is loaded later."""
+    view = directory(models=("lama", "m", "ft-*"))
+    view.describe(B.id, EngineInfo(EngineKind.LLAMACPP, models=("other",)))
+    assert [] == caplog.messages
+    view.describe(A.id, EngineInfo(EngineKind.VLLM, models=("m", "n"), checks_model_names=True))
+    (message,) = caplog.messages
+    assert "configured to serve 'lama', and http://a:1 does not: it serves m, n" in message
