@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, PoolSettings, Settings
+from forebay.admission.settings import OPTIMISTIC_LAW, ZERO_CONFIGURATION_CLASSES, PoolSettings, Settings
 from forebay.config.mapping import law_of
 from forebay.enginemodel.profile import EngineConfig
 from forebay.load.felt import Felt
@@ -104,6 +104,16 @@ def test_documents_get_their_share_over_several_runs() -> None:
     counts = [len(felt_by(world, "batch")) for world in worlds]
     met = [met_share(world, "batch") * count for world, count in zip(worlds, counts, strict=True)]
     assert sum(met) >= 0.3 * sum(counts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slow", "seed"), [(5.0, 2), (3.0, 3)])
+def test_what_a_pool_has_learned_it_keeps(slow: float, seed: int) -> None:
+    """Engines slower than assumed: speeds are measured before their law is known, and the law puts nothing in doubt."""
+    world = run(2.0, seconds=70.0, slow=slow, seed=seed)
+    (pool,) = world.controller._pools.values()
+    assert (True, 0) == (pool.learning.may_refuse, pool.learning.error_jumps)
+    assert pool.pricing.law.c0_s > 2 * OPTIMISTIC_LAW.c0_s
 
 
 @pytest.mark.slow

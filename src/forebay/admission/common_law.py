@@ -54,12 +54,13 @@ def _law_of(endpoint: Endpoint) -> SpeedLaw:
 
 def _count_anew(pool: Pool, factor: float) -> None:
     """A usual request costs `factor` times as much by the law as before."""
+    measured = all(endpoint.meter.windows or not endpoint.is_up for endpoint in pool.endpoints.values())
     for endpoint in pool.endpoints.values():
         endpoint.meter.rescale(factor)
     for state in pool.classes.values():
         state.arrivals.scale(factor)
-    if not 1.0 / ANOTHER_LAW < factor < ANOTHER_LAW:
-        # What was learned of waits was learned of another engine's.
+    if not measured and not 1.0 / ANOTHER_LAW < factor < ANOTHER_LAW:
+        # What was learned of waits was learned of another engine's. (Measured speeds are in step with any law.)
         pool.errors.forget()
         for state in pool.classes.values():
             state.forget_waits()

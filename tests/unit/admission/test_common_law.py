@@ -127,6 +127,18 @@ def test_the_controller_counts_waiters_by_the_learned_law(begin: Callable[..., S
     assert pytest.approx(2 * after.waiting_gpu_s) == scenario.pool_view().waiting_gpu_s
 
 
+@pytest.mark.parametrize(("windows", "kept"), [(0, False), (3, True)])
+def test_what_was_learned_of_waits_is_kept_where_speeds_were_measured(windows: int, kept: bool) -> None:
+    """The same engines at the same pace, only counted otherwise; a pace that was a guess is another story."""
+    site = Site(LEARNS)
+    for _ in range(64):
+        site.pool.errors.observe(1.1, 1.0)
+    site.endpoint().meter.speed, site.endpoint().meter.windows = 0.1, windows
+    run_steps(site.endpoint(), SLOW)
+    assert learn_law(site.pool, 1.0)
+    assert kept is (site.pool.errors.median is not None)
+
+
 # Speeds
 
 
