@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from forebay.config import load
-from forebay.runtime.app import App, prepare
+from forebay.runtime.app import App
+from forebay.runtime.prepared import prepare
 from tests.integration.fakes import DONE, LAST_CHUNK, STREAM_HEAD, Served, chat, event
 from tests.integration.processes import BOUND_S, client, engine
 

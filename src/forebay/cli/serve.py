@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forebay.cli.profiles import print_profiles
+
+if TYPE_CHECKING:
+    from forebay.runtime.process import Prepared
 
 __all__ = ["command"]
 
@@ -70,44 +74,78 @@ def command(
 ) -> None:
     """Run the gateway in front of one or more inference engines.
 
-    With --upstream alone everything else has a safe default. SIGTERM drains: readiness falls, waiting requests
+    With --upstream alone everything else has a safe default. A changed configuration file is taken over while requests
+    go on (SIGHUP does so at once); a wrong one changes nothing. SIGTERM drains: readiness falls, waiting requests
     start or are told to come back, running answers end within the grace time. A second signal ends it at once.
     """
-    from forebay.config import ConfigError, load
-    from forebay.runtime.process import StartFailed, prepare, run
+    from forebay.config import ConfigError
+    from forebay.runtime.process import StartFailed, run
 
     if profile == "list":
         print_profiles()
         return
     if profile is not None and not upstreams:
         raise click.UsageError("--profile describes --upstream engines; in a file, set the pool's profile")
-    options: dict[str, tuple[str, Any]] = {}
-    part_options: dict[tuple[str | int, ...], str] = {}
-    for key, value in (("listen", listen), ("admin", admin), ("grace", grace)):
-        if value is not None:
-            options[key] = (f"--{key}", value)
-    if upstreams:
-        pool: dict[str, Any] = {"endpoints": list(upstreams)}
-        if profile is not None:
-            pool["profile"] = profile
-            part_options["pools", 0, "profile"] = "--profile"
-        options["pools"] = ("--upstream", [pool])
-    warnings: tuple[str, ...] = ()
+    given = {"listen": listen, "admin": admin, "grace": grace}
+    source = _Source(
+        file, {key: value for key, value in given.items() if value is not None}, upstreams, profile
+    )
     try:
-        loaded = load(file, options=options, part_options=part_options)
-        warnings = loaded.warnings
-        if upstreams and loaded.pools_replaced:
-            raise click.UsageError(
-                "--upstream and pools in the configuration exclude each other; use one of them"
-            )
-        prepared = prepare(loaded)
+        prepared = source.read()
     except ConfigError as error:
         # There is no log yet, and a misspelt variable may be the reason.
-        for warning in warnings or error.warnings:
+        for warning in error.warnings:
             click.echo(f"warning: {warning}", err=True)
         raise click.UsageError(str(error)) from None
     try:
-        code = run(prepared, announce=click.echo, log_format=log_format, log_level=log_level)
+        code = run(
+            prepared,
+            announce=click.echo,
+            read_again=source.read_again,
+            log_format=log_format,
+            log_level=log_level,
+        )
     except StartFailed as error:
         raise click.ClickException(str(error)) from None
     raise SystemExit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the configuration comes from: a file, the environment, and the options given."""
+
+    file: Path | None
+    given: dict[str, str]
+    upstreams: tuple[str, ...]
+    profile: str | None
+
+    def read(self) -> Prepared:
+        """The configuration as it is now. Raises: ConfigError."""
+        from forebay.config import ConfigError, ConfigProblem, load
+        from forebay.runtime.process import prepare
+
+        options: dict[str, tuple[str, Any]] = {key: (f"--{key}", value) for key, value in self.given.items()}
+        part_options: dict[tuple[str | int, ...], str] = {}
+        if self.upstreams:
+            pool: dict[str, Any] = {"endpoints": list(self.upstreams)}
+            if self.profile is not None:
+                pool["profile"] = self.profile
+                part_options["pools", 0, "profile"] = "--profile"
+            options["pools"] = ("--upstream", [pool])
+        loaded = load(self.file, options=options, part_options=part_options)
+        if self.upstreams and loaded.pools_replaced:
+            message = "--upstream and pools in the configuration exclude each other; use one of them"
+            raise ConfigError([ConfigProblem("--upstream", "", message)], loaded.warnings)
+        try:
+            return prepare(loaded)
+        except ConfigError as error:
+            error.warnings = loaded.warnings
+            raise
+
+    def read_again(self) -> Prepared:
+        """The same later. Raises: ConfigError."""
+        from forebay.config import ConfigError, ConfigProblem
+
+        if self.file is not None and str(self.file) == "-":
+            raise ConfigError([ConfigProblem("standard input", "", "cannot be read again; restart instead")])
+        return self.read()

@@ -39,8 +39,8 @@ class ConfigProblem:
 class ConfigError(Exception):
     """The configuration cannot be used; `problems` says why, all of them at once."""
 
-    def __init__(self, problems: list[ConfigProblem]) -> None:
+    def __init__(self, problems: list[ConfigProblem], warnings: tuple[str, ...] = ()) -> None:
         self.problems = problems
-        self.warnings: tuple[str, ...] = ()
+        self.warnings = warnings
         """What else was noticed: a misspelt variable is often the reason of a problem."""
         super().__init__("\n".join(str(problem) for problem in problems))

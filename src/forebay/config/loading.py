@@ -37,6 +37,8 @@ class Loaded:
     base_directory: Path
     """Relative file names in the configuration are relative to this."""
     warnings: tuple[str, ...] = ()
+    path: Path | None = None
+    """The file it was read from; None if it was none, or cannot be read again."""
     pools_replaced: bool = False
     """True if an option gave pools although the file or the environment had some."""
 
@@ -79,6 +81,7 @@ def load(
         document=document,
         base_directory=path.parent if path is not None else Path(),
         warnings=tuple(warnings),
+        path=None if path is None or str(path) == "-" else path,
         pools_replaced=pools_replaced,
     )
 

@@ -67,7 +67,8 @@ class Gateway:
         self.upstreams.update(directory.serving)
 
     def reconfigure(self, settings: GatewaySettings) -> None:
-        """Takes over settings for requests from now on."""
+        """Takes over settings, and what is served by now, for requests from now on."""
+        self._look()
         self.settings = settings
         self.bodies.limit_bytes = settings.max_waiting_bytes
         self.progress.interval_s = settings.progress_interval_s
@@ -91,8 +92,7 @@ class Gateway:
         head = exchange.head
         serving = self._directory.serving
         if serving is not self.routing.serving:
-            self.routing = Routing(serving)
-            self.upstreams.update(serving)
+            self._look()
         route = ADMITTED.get(head.path)
         if route is None or head.method != b"POST":
             self._answer_other(exchange)
@@ -105,6 +105,12 @@ class Gateway:
         self.answered_early(code)
         answer = plain_error(status, code, message[:1].upper() + message[1:].rstrip(".") + ".")
         return answer.headers, answer.body
+
+    def _look(self) -> None:
+        """What is served has changed."""
+        serving = self._directory.serving
+        self.routing = Routing(serving)
+        self.upstreams.update(serving)
 
     # Ways to answer
 

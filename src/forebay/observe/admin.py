@@ -38,6 +38,7 @@ GET /readyz               200 once it serves; 503 while it shuts down
 GET /metrics              Prometheus metrics
 GET /api/snapshot         what is held, waiting and known, as JSON
 GET /api/decisions        recent decisions, newest first (?limit=100)
+POST /api/reload          take over the configuration file as it is now
 GET /api/requests/ID      what was decided about one request, and how it ended
                           (ID: its x-forebay-id, or its own x-request-id)
 """
@@ -63,6 +64,17 @@ class Process(Protocol):
 
     def wall_clock_s(self, at_s: float) -> float:
         """Seconds since the epoch of a moment on the core's clock."""
+
+    async def reload(self, reason: str) -> Reloaded:
+        """Read the configuration anew and apply it, or say why not."""
+
+
+class Reloaded(Protocol):
+    """What came of a reload; shown as it is."""
+
+    @property
+    def applied(self) -> bool:
+        """Whether the new configuration is in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,7 @@ def admin_app(
             Route("/api/snapshot", views.guarded(views.snapshot)),
             Route("/api/decisions", views.guarded(views.decisions)),
             Route("/api/requests/{request_id:path}", views.guarded(views.request)),
+            Route("/api/reload", views.guarded(views.reload), methods=["POST"]),
         ]
     )
 
@@ -126,7 +139,7 @@ class _Views:
 
     def guarded(self, view: _View) -> _View:
         async def checked(request: Request) -> Response:
-            refusal = self._access.refusal(request.headers.get("authorization"))
+            refusal = self._access.refusal(request.headers.get("authorization")) or _foreign(request)
             return refusal if refusal is not None else await view(request)
 
         return checked
@@ -155,6 +168,10 @@ class _Views:
             **msgspec.to_builtins(snapshot),
         }
         return _json(body)
+
+    async def reload(self, _: Request) -> Response:
+        result = await self._process.reload("asked for over the admin API")
+        return _json(result, 200 if result.applied else 400)
 
     async def decisions(self, request: Request) -> Response:
         text = request.query_params.get("limit", "100")
@@ -191,6 +208,16 @@ class _Views:
         """A moment on the core's clock as time on the wall."""
         at = datetime.fromtimestamp(self._process.wall_clock_s(at_s), UTC)
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _foreign(request: Request) -> Response | None:
+    """A refusal for what a web page of somebody else makes a browser send: whoever runs it can reach this port."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in ("GET", "HEAD"):
+        return None
+    if origin.partition("://")[2] == request.headers.get("host"):
+        return None
+    return PlainTextResponse("closed: this comes from a web page of another origin\n", 403)
 
 
 def _json(value: Any, status: int = 200) -> Response:

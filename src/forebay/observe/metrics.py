@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -38,6 +38,14 @@ _REFUSAL_GROUPS: Final = (Group.CONTENDED, Group.ABSENT, Group.IMPOSSIBLE)
 _REFUSAL_CODES: Final = tuple(outcome.value for outcome in Outcome if outcome.group in _REFUSAL_GROUPS)
 
 
+class Configuration(Protocol):
+    """What is asked of whoever reloads it."""
+
+    failed: bool
+    reloads: int
+    loaded_at_s: float
+
+
 class Metrics:
     """The counters of one process and the registry that exposes them."""
 
@@ -62,6 +70,8 @@ class Metrics:
         """Log lines that were not written."""
         self.early_answers: Callable[[], Mapping[str, int]] = dict
         """Answers given without asking the core, by code or status; never a client's text."""
+        self.configuration: Configuration | None = None
+        """Who reloads it; None where nobody does."""
         self.registry = CollectorRegistry()
         self.registry.register(_Exposition(self))
         ProcessCollector(registry=self.registry)
@@ -77,6 +87,7 @@ class Metrics:
         build = GaugeMetricFamily("forebay_build_info", "1, with the version as label.", labels=("version",))
         build.add_metric((__version__,), 1.0)
         yield build
+        yield from self._configured()
         yield from self._counters()
         yield from self._histograms()
         snapshot = self._snapshot()
@@ -87,6 +98,24 @@ class Metrics:
                 "forebay_waiting_bytes", "Bodies of waiting requests, in bytes.", snapshot.waiting_bytes
             )
             yield _gauge("forebay_draining", "1 while shutting down.", float(snapshot.draining))
+
+    def _configured(self) -> Iterator[Metric]:
+        configuration = self.configuration
+        if configuration is None:
+            return
+        yield _gauge(
+            "forebay_config_reload_failed",
+            "1 if the last reload of the configuration was refused: the one before is in force.",
+            float(configuration.failed),
+        )
+        yield _gauge(
+            "forebay_config_loaded_timestamp_seconds",
+            "When the configuration in force was read, in seconds since the epoch.",
+            configuration.loaded_at_s,
+        )
+        reloads = CounterMetricFamily("forebay_config_reloads", "Configurations taken over since the start.")
+        reloads.add_metric((), float(configuration.reloads))
+        yield reloads
 
     def _counters(self) -> Iterator[Metric]:
         labels = ("pool", "class")

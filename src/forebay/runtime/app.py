@@ -18,14 +18,14 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from forebay.admission.events import Described, DrainStarted, EndpointsChanged, Event
 from forebay.admission.model import EndpointId, EngineKind, TicketId
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
-from forebay.config import Config, Loaded, memory_limit_bytes, to_settings
+from forebay.config import Config
 from forebay.config.schema import Pool
 from forebay.config.units import Address
 from forebay.gateway.gateway import Gateway
@@ -39,14 +39,13 @@ from forebay.observe.request_log import RequestLog
 from forebay.runtime.admin_server import AdminServer
 from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
-from forebay.runtime.polling import EngineClient, Polling
+from forebay.runtime.polling import EngineClient, Polled, Polling
+from forebay.runtime.prepared import Prepared
+from forebay.runtime.reloading import Reloading, ReloadResult
 from forebay.runtime.serving import ConfiguredPool, ServingDirectory
 from forebay.runtime.state_file import StateFile, state_path
 
-if TYPE_CHECKING:
-    from forebay.enginemodel.profile import EngineProfile
-
-__all__ = ["App", "Prepared", "StartFailed", "prepare"]
+__all__ = ["App", "StartFailed"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,35 +65,23 @@ class StartFailed(Exception):
     """The gateway cannot start; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A configuration that is known to be usable."""
-
-    loaded: Loaded
-    settings: Settings
-
-    @property
-    def config(self) -> Config:
-        """What was written."""
-        return self.loaded.config
-
-
-def prepare(loaded: Loaded) -> Prepared:
-    """Everything that can fail because of the configuration. Raises: ConfigError."""
-    settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=_read_profile)
-    return Prepared(loaded, settings)
-
-
-def _read_profile(name: str) -> EngineProfile:
-    from forebay.profiles import load_profile  # only configurations that name one need them
-
-    return load_profile(name)
-
-
 class App:
     """One gateway process. `start`, then `wait`, then `stop`."""
 
-    def __init__(self, prepared: Prepared, *, lines_dropped: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        read_again: Callable[[], Prepared] | None = None,
+        lines_dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """See the class.
+
+        Args:
+            prepared: the configuration to start with.
+            read_again: reads it anew, for a reload; None: it stays as it is.
+            lines_dropped: log lines that were not written.
+        """
         config, settings = prepared.config, prepared.settings
         self._config = config
         self._unready: str | None = "starting"
@@ -121,10 +108,28 @@ class App:
         )
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early_answers
-        self.polling = self._polling(config)
+        self.polling = Polling(
+            self._on_engine,
+            self.snapshot,
+            lambda host, port: EngineClient(host, port, self.driver.now, asker=self.gateway.mark),
+            self.driver.now,
+        )
+        self.polling.follow(_polled(config))
+        self.reloading = Reloading(
+            prepared, read_again or (lambda: prepared), self.driver, self._take_over, self.polling.look_again
+        )
+        self.metrics.configuration = self.reloading
         path = state_path(config.state_file, config.listen, os.environ)
         self._state = None if path is None else StateFile(path, self.driver.export_learned)
         self.endpoint_log = EndpointLog(self.snapshot, self.driver.now)
+        self._observe()
+        self.server = HttpServer(self.gateway, _server_limits(config))
+        credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
+        access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
+        self.admin = AdminServer(admin_app(self, self.metrics, self.decisions, access), config.admin)
+
+    def _observe(self) -> None:
+        """Who is told of each decision and each end."""
         log = RequestLog(self.driver.now, self.ids_of)
         self.driver.delivery.observe(
             settlements=(
@@ -135,10 +140,6 @@ class App:
             ),
             records=(self.decisions.add, log.on_record, self.endpoint_log.on_record, self.polling.on_record),
         )
-        self.server = HttpServer(self.gateway, _server_limits(config))
-        credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
-        access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
-        self.admin = AdminServer(admin_app(self, self.metrics, self.decisions, access), config.admin)
 
     # What the admin API asks (`observe.admin.Process`)
 
@@ -194,6 +195,7 @@ class App:
             endpoints = tuple(EndpointId(str(endpoint)) for endpoint in pool.endpoints)
             self.driver.feed(EndpointsChanged(pool.name, endpoints))
         self.polling.start()
+        self.reloading.start()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
@@ -217,6 +219,24 @@ class App:
             self._exit_code = 1
         self._ending.set()
 
+    async def reload(self, reason: str) -> ReloadResult:
+        """Read the configuration anew and apply it, or say why not."""
+        if self._ending.is_set() or self.directory.serving.draining:
+            return ReloadResult(applied=False, problems=("the gateway is shutting down",))
+        return await self.reloading.reload(reason)
+
+    def _take_over(self, prepared: Prepared) -> None:
+        """Everything outside the core goes by this configuration from now on."""
+        config, settings = prepared.config, prepared.settings
+        self._config = config
+        self.directory.reconfigure(
+            [_configured_pool(pool) for pool in config.pools],
+            classes=tuple(entry.name for entry in settings.classes),
+            default_class=settings.default_class,
+        )
+        self.gateway.reconfigure(_gateway_settings(config, settings))
+        self.polling.follow(_polled(config))
+
     async def wait(self) -> None:
         """Until there is a reason to end."""
         await self._ending.wait()
@@ -227,6 +247,7 @@ class App:
         until_s = ending_s + self._config.grace
         self._unready = self._unready or "draining"
         self._ending.clear()
+        await self.reloading.stop()
         if self._config.notice > 0 and self.driver.broken is None:
             await self._hurried(self._config.notice)
         self.directory.start_draining()
@@ -273,15 +294,6 @@ class App:
 
     # Parts
 
-    def _polling(self, config: Config) -> Polling:
-        polling = Polling(self._on_engine, self.snapshot, self.driver.now)
-        for pool in config.pools:
-            kind = None if pool.engine == "auto" else EngineKind(pool.engine)
-            for endpoint in pool.endpoints:
-                client = EngineClient(endpoint.host, endpoint.port, self.driver.now, asker=self.gateway.mark)
-                polling.add(pool.name, EndpointId(str(endpoint)), client, kind, pool.poll_interval)
-        return polling
-
     def _on_engine(self, event: Event) -> None:
         if isinstance(event, Described):
             self.directory.describe(event.endpoint, event.info)
@@ -300,6 +312,21 @@ async def _bind(key: str, address: Address, starting: Coroutine[None, None, None
         else:
             fix = f"{error.strerror or error}; choose an address of this machine with --{key}"
         raise StartFailed(f"cannot listen on {address} ({key}): {fix}") from None
+
+
+def _polled(config: Config) -> list[Polled]:
+    return [
+        Polled(
+            pool.name,
+            EndpointId(str(endpoint)),
+            endpoint.host,
+            endpoint.port,
+            None if pool.engine == "auto" else EngineKind(pool.engine),
+            pool.poll_interval,
+        )
+        for pool in config.pools
+        for endpoint in pool.endpoints
+    ]
 
 
 def _configured_pool(pool: Pool) -> ConfiguredPool:

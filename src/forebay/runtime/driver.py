@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from forebay.admission.controller import Controller
-from forebay.admission.errors import MisuseError
+from forebay.admission.errors import ConfigRefused, MisuseError
 from forebay.admission.events import Arrived, DrainStarted, Event
 from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
@@ -87,7 +87,13 @@ class Driver:
 
     def reconfigure(self, settings: Settings) -> None:
         """Replace the core's settings. Raises: ConfigRefused, before anything was changed."""
-        effects = self._controller.reconfigure(settings, self._read_clock())
+        try:
+            effects = self._controller.reconfigure(settings, self._read_clock())
+        except ConfigRefused:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
         self._handling = True
         self.delivery.carry_out(effects)
         self._run()

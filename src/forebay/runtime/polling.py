@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from forebay.admission.events import Event
@@ -19,7 +20,7 @@ from forebay.gateway.gateway import POLLER_HEADER
 from forebay.http.client import CallFailure, Upstream
 from forebay.http.fetching import FetchFailed, fetch
 
-__all__ = ["EngineClient", "Polling"]
+__all__ = ["EngineClient", "Polled", "Polling"]
 
 _NO_CONNECTION: Final = (CallFailure.CONNECT, CallFailure.CONNECT_TIMEOUT)
 _CONNECT_TIMEOUT_S: Final = 1.5
@@ -65,6 +66,19 @@ class EngineClient:
         self._upstream.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """One endpoint to be read."""
+
+    pool: str
+    endpoint: EndpointId
+    host: str
+    port: int
+    kind: EngineKind | None
+    """None: it is found out."""
+    interval_s: float
+
+
 class Polling:
     """All pollers."""
 
@@ -72,50 +86,95 @@ class Polling:
         self,
         feed: Callable[[Event], None],
         snapshot: Callable[[], Snapshot | None],
+        client_for: Callable[[str, int], EngineClient],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """See the class.
+
+        Args:
+            feed: told what is read.
+            snapshot: the core as it is now.
+            client_for: makes the client of an engine at a host and port.
+            clock: the driver's.
+        """
         self._feed = feed
         self._snapshot = snapshot
+        self._client_for = client_for
         self._clock = clock
+        self._started = False
+        self._wanted: dict[EndpointId, Polled] = {}
         self._pollers: dict[EndpointId, EndpointPoller] = {}
+        self._clients: dict[EndpointId, EngineClient] = {}
         self._by_pool: dict[str, list[EndpointPoller]] = {}
-        self._clients: list[EngineClient] = []
+        self._stopping: set[asyncio.Task[None]] = set()
         self._views: Mapping[EndpointId, EndpointView] = {}
         self._views_at_s = float("-inf")
         self._hurry_from_s: dict[str, float] = {}
 
-    def add(
-        self,
-        pool: str,
-        endpoint: EndpointId,
-        client: EngineClient,
-        kind: EngineKind | None,
-        interval_s: float,
-    ) -> None:
-        """Poll this endpoint too; not after `start`."""
-        poller = EndpointPoller(
-            endpoint,
-            client,
-            self._feed,
-            kind=kind,
-            rhythm=Rhythm(interval_s=interval_s, quiet_interval_s=max(1.0, interval_s)),
-            quiet=lambda: self._agrees(endpoint),
-            clock=self._clock,
-        )
-        self._clients.append(client)
-        self._pollers[endpoint] = poller
-        self._by_pool.setdefault(pool, []).append(poller)
+    def follow(self, wanted: Sequence[Polled]) -> None:
+        """Read these endpoints from now on, and no others. Those that are wanted as before are not disturbed."""
+        now = {polled.endpoint: polled for polled in wanted}
+        for endpoint in [known for known, polled in self._wanted.items() if now.get(known) != polled]:
+            self._drop(endpoint)
+        for endpoint, polled in now.items():
+            if endpoint not in self._wanted:
+                self._add(polled)
+        self._by_pool = {}
+        for endpoint, polled in self._wanted.items():
+            self._by_pool.setdefault(polled.pool, []).append(self._pollers[endpoint])
+
+    def look_again(self, endpoint: EndpointId) -> None:
+        """Find out anew what the engine is: whoever is told was not there to hear it before."""
+        polled = self._wanted.get(endpoint)
+        if polled is not None and self._started:
+            others = [entry for entry in self._wanted.values() if entry is not polled]
+            self.follow(others)
+            self.follow([*others, polled])
 
     def start(self) -> None:
         """All at once: each finds out what its engine is before anything else."""
+        self._started = True
         for poller in self._pollers.values():
             poller.start()
 
     async def stop(self) -> None:
         """Give up what is under way."""
-        await asyncio.gather(*(poller.stop() for poller in self._pollers.values()))
-        for client in self._clients:
+        self.follow([])
+        if self._stopping:
+            await asyncio.wait(self._stopping)
+
+    def _add(self, polled: Polled) -> None:
+        endpoint, interval_s = polled.endpoint, polled.interval_s
+        client = self._client_for(polled.host, polled.port)
+        poller = EndpointPoller(
+            endpoint,
+            client,
+            self._feed,
+            kind=polled.kind,
+            rhythm=Rhythm(interval_s=interval_s, quiet_interval_s=max(1.0, interval_s)),
+            quiet=lambda: self._agrees(endpoint),
+            clock=self._clock,
+        )
+        self._wanted[endpoint] = polled
+        self._clients[endpoint] = client
+        self._pollers[endpoint] = poller
+        if self._started:
+            poller.start()
+
+    def _drop(self, endpoint: EndpointId) -> None:
+        del self._wanted[endpoint]
+        poller, client = self._pollers.pop(endpoint), self._clients.pop(endpoint)
+
+        async def end() -> None:
+            await poller.stop()
             client.close()
+
+        if not self._started:
+            client.close()
+            return
+        task = asyncio.get_running_loop().create_task(end())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
 
     def on_record(self, record: DecisionRecord) -> None:
         """A decision was taken: where requests begin to wait, fresh samples are wanted."""

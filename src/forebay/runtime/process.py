@@ -12,7 +12,8 @@ from collections.abc import Callable
 import uvloop
 
 from forebay.observe.log import configure_log
-from forebay.runtime.app import App, Prepared, StartFailed, prepare
+from forebay.runtime.app import App, StartFailed
+from forebay.runtime.prepared import Prepared, prepare
 
 __all__ = ["Prepared", "StartFailed", "prepare", "run"]
 
@@ -20,13 +21,19 @@ _log = logging.getLogger(__name__)
 
 
 def run(
-    prepared: Prepared, *, announce: Callable[[str], None], log_format: str = "auto", log_level: str = "info"
+    prepared: Prepared,
+    *,
+    announce: Callable[[str], None],
+    read_again: Callable[[], Prepared] | None = None,
+    log_format: str = "auto",
+    log_level: str = "info",
 ) -> int:
     """Serve until told to stop; returns the exit code.
 
     Args:
         prepared: the configuration.
         announce: told one line per listener when ready.
+        read_again: reads the configuration anew, for a reload.
         log_format: `console`, `json`, or `auto`, which is `console` on a terminal.
         log_level: least important lines written.
 
@@ -43,16 +50,21 @@ def run(
     _raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(prepared, announce, lambda: writer.dropped))
+            app = (prepared, read_again, lambda: writer.dropped)
+            return runner.run(_serve(*app, announce))
     finally:
         writer.close()
 
 
 async def _serve(
-    prepared: Prepared, announce: Callable[[str], None], lines_dropped: Callable[[], int]
+    prepared: Prepared,
+    read_again: Callable[[], Prepared] | None,
+    lines_dropped: Callable[[], int],
+    announce: Callable[[str], None],
 ) -> int:
-    app = App(prepared, lines_dropped=lines_dropped)
+    app = App(prepared, read_again=read_again, lines_dropped=lines_dropped)
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, app.reloading.ask)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app.on_signal, number)
     lines = await app.start()

@@ -44,6 +44,17 @@ class ServingDirectory:
         self.serving = Serving((), classes, default_class)
         self._rebuild()
 
+    def reconfigure(
+        self, pools: Sequence[ConfiguredPool], *, classes: tuple[str, ...], default_class: str
+    ) -> None:
+        """From now on these are served. What is known of endpoints that stay, stays."""
+        self._pools = tuple(pools)
+        served = {endpoint.id for pool in pools for endpoint in pool.endpoints}
+        self._infos = {endpoint: info for endpoint, info in self._infos.items() if endpoint in served}
+        if classes != self.serving.classes or default_class != self.serving.default_class:
+            self.serving = replace(self.serving, classes=classes, default_class=default_class)
+        self._rebuild()
+
     def describe(self, endpoint: EndpointId, info: EngineInfo) -> None:
         """An engine was looked at. What was known of it before is replaced."""
         if self._infos.get(endpoint) != info:

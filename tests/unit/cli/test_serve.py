@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import forebay.runtime.process
 from forebay.cli.main import cli
-from forebay.runtime.app import Prepared, StartFailed
+from forebay.runtime.process import Prepared, StartFailed
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -21,12 +22,23 @@ LOOPBACK = AdminAccess(on_loopback=True)
 API = ("/api/snapshot", "/api/decisions", "/api/requests/abc-1")
 
 
+@dataclass(frozen=True)
+class Reload:
+    """What came of a reload."""
+
+    applied: bool
+    changed: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 class FakeProcess:
     """A gateway that is what a test says."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.core: Snapshot | None = a_snapshot()
+        self.reloads: list[str] = []
+        self.outcome = Reload(applied=True, changed=("grace",))
 
     def unready_reason(self) -> str | None:
         return self.reason
@@ -45,6 +57,10 @@ class FakeProcess:
 
     def wall_clock_s(self, at_s: float) -> float:
         return 1_700_000_000.0 + at_s
+
+    async def reload(self, reason: str) -> Reload:
+        self.reloads.append(reason)
+        return self.outcome
 
 
 @asynccontextmanager
@@ -163,9 +179,9 @@ async def test_configured_credential_is_asked_for(authorization: str, status: in
 
 
 async def test_other_methods_and_paths_are_refused() -> None:
-    """What is not there is a 404, and nothing can be changed through the API."""
+    """What is not there is a 404, and what only tells something takes no POST."""
     async with client(FakeProcess()) as http:
-        assert 404 == (await http.get("/api/reload")).status_code
+        assert 404 == (await http.get("/api/nothing")).status_code
         assert 405 == (await http.post("/api/snapshot")).status_code
 
 
@@ -182,3 +198,38 @@ async def test_a_clients_report_leads_to_its_decisions() -> None:
         found = (await http.get("/api/requests/client/7")).json()
         assert (7, ["abc-7"]) == (found["ticket"], [entry["id"] for entry in found["decisions"]])
         assert 404 == (await http.get("/api/requests/client/9")).status_code
+
+
+async def test_a_reload_is_asked_for_by_post_and_told() -> None:
+    """What was applied, or 400 with what is wrong; nothing happens on a GET."""
+    process = FakeProcess()
+    async with client(process) as api:
+        assert 405 == (await api.get("/api/reload")).status_code
+        done = await api.post("/api/reload")
+        assert (200, ["grace"]) == (done.status_code, done.json()["changed"])
+        process.outcome = Reload(applied=False, problems=("forebay.yaml:3:1: pools: none",))
+        refused = await api.post("/api/reload")
+        assert (400, ["forebay.yaml:3:1: pools: none"]) == (refused.status_code, refused.json()["problems"])
+    assert 2 == len(process.reloads)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"), [(None, 200), ("http://admin", 200), ("https://evil.example", 403), ("null", 403)]
+)
+async def test_pages_of_others_cannot_make_a_browser_reload(origin: str | None, status: int) -> None:
+    """A page of another origin that an operator looks at reaches this port through the browser."""
+    process = FakeProcess()
+    async with client(process) as api:
+        headers = {} if origin is None else {"origin": origin}
+        assert status == (await api.post("/api/reload", headers=headers)).status_code
+    assert (status == 200) is bool(process.reloads)
+
+
+async def test_a_reload_needs_the_credential() -> None:
+    """As everything under /api/ off loopback."""
+    process = FakeProcess()
+    async with client(process, AdminAccess(on_loopback=False, credential="secret-1")) as api:
+        assert 401 == (await api.post("/api/reload")).status_code
+        headers = {"authorization": "Bearer secret-1"}
+        assert 200 == (await api.post("/api/reload", headers=headers)).status_code
+    assert 1 == len(process.reloads)

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.admission.model import DecisionRecord, EndpointState, EngineKind
 from forebay.admission.snapshot import EndpointView, Snapshot
-from forebay.runtime.polling import EngineClient, Polling
+from forebay.runtime.polling import EngineClient, Polled, Polling
 from tests.unit.runtime.doubles import ENGINE, Bench, Clock, Kept
 
 
@@ -24,8 +24,8 @@ def polling_over(clock: Clock, view: EndpointView | None) -> tuple[Polling, list
             return None
         return replace(template, pools=(replace(template.pools[0], endpoints=(view,)),))
 
-    polling = Polling(lambda _: None, snapshot, clock)
-    polling.add("p", ENGINE, EngineClient("10.0.0.1", 8000, clock), EngineKind.VLLM, 0.2)
+    polling = Polling(lambda _: None, snapshot, lambda host, port: EngineClient(host, port, clock), clock)
+    polling.follow([Polled("p", ENGINE, "10.0.0.1", 8000, EngineKind.VLLM, 0.2)])
     return polling, looks
 
 

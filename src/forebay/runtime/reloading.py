@@ -1,0 +1,306 @@
+"""A new configuration for a running gateway: read and checked whole, then applied at once, or not at all.
+
+It is read anew on SIGHUP, when the file has changed, and when the admin API is asked. Whatever is wrong with it leaves
+everything as it was, with a line in the log and a metric. What is applied changes no request that is there: streams go
+on, waiters keep their places and their budgets, what was learned stays.
+
+- A pool that is gone gets no new requests, and stays in the core until those it has are over.
+- An endpoint that moves to another pool is taken out of the old one first, and joins the new one when its last request
+  there has ended.
+- Some keys are read only at the start (`RESTART_KEYS`); a change of those is told, and waits for a restart. So does a
+  change of which classes there are, or of their order, and that refuses the whole.
+
+Owns the file's fingerprint and the settings in force. Decides nothing about requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from forebay.admission.errors import ConfigRefused
+from forebay.admission.events import EndpointsChanged, Event
+from forebay.admission.model import EndpointId, EndpointState
+from forebay.admission.settings import PoolSettings, Settings
+from forebay.admission.snapshot import Snapshot
+from forebay.config import Config, ConfigError
+from forebay.runtime.prepared import Prepared
+
+__all__ = ["RESTART_KEYS", "ReloadResult", "Reloading"]
+
+_log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""Between two looks at the file. It is read when it was the same twice: one look may catch it half written."""
+RESTART_KEYS: Final = (
+    "listen",
+    "admin",
+    "admin_token",
+    "metrics_tenants",
+    "state_file",
+    "limits.head_timeout",
+)
+_SHOWN: Final = 20
+"""Changed keys that are named in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """What came of one reload."""
+
+    applied: bool
+    problems: tuple[str, ...] = ()
+    """Why it was not, each with its place."""
+    warnings: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    """Keys that are in force with other values now."""
+    needs_restart: tuple[str, ...] = ()
+    """Keys that have other values in the file and are not in force."""
+
+
+class Core(Protocol):
+    """What is asked of the driver."""
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Replace the core's settings. Raises: ConfigRefused, before anything was changed."""
+
+    def feed(self, event: Event) -> None:
+        """Something happened."""
+
+    def snapshot(self) -> Snapshot | None:
+        """The core as it is; None once it has failed."""
+
+
+class Reloading:
+    """The configuration in force, and the way to another one."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        read: Callable[[], Prepared],
+        core: Core,
+        take_over: Callable[[Prepared], None],
+        look_again: Callable[[EndpointId], None],
+    ) -> None:
+        """See the module.
+
+        Args:
+            prepared: what the process was started with.
+            read: reads the configuration anew, from the same file and options. Raises: ConfigError.
+            take_over: the other parts of the process go by this configuration from now on; cannot fail.
+            look_again: find out anew what an engine is.
+        """
+        self.prepared = prepared
+        self.failed = False
+        """The last reload was not applied."""
+        self.reloads = 0
+        """Configurations applied since the start."""
+        self.loaded_at_s = time.time()
+        """When the configuration in force was read, in seconds since the epoch."""
+        self._started_with = prepared.config
+        self._read = read
+        self._core = core
+        self._take_over = take_over
+        self._look_again = look_again
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
+        self._kept_pools: tuple[PoolSettings, ...] = ()
+        """Pools that are configured no more and have requests still."""
+
+    def start(self) -> None:
+        """Begin to look at the file."""
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def ask(self) -> None:
+        """Reload soon: for a signal handler."""
+        self._asked.set()
+
+    async def reload(self, reason: str) -> ReloadResult:
+        """Read the configuration and apply it."""
+        async with self._lock:
+            try:
+                prepared = await asyncio.to_thread(self._read)
+                result = self._apply(prepared)
+            except ConfigError as error:
+                result = ReloadResult(
+                    applied=False,
+                    problems=tuple(str(problem) for problem in error.problems),
+                    warnings=tuple(error.warnings),
+                )
+            except ConfigRefused as error:
+                result = ReloadResult(applied=False, problems=(f"{error}; restart to change that",))
+            self.failed = not result.applied
+            _tell(result, reason)
+            return result
+
+    # Applying
+
+    def _apply(self, prepared: Prepared) -> ReloadResult:
+        """Raises: ConfigRefused, with nothing changed."""
+        before, after = self.prepared.config, prepared.config
+        differing = _differing(before, after)
+        self._set(prepared.settings)
+        self.prepared = prepared
+        self.reloads += 1
+        self.loaded_at_s = time.time()
+        self._take_over(prepared)
+        self._place_endpoints()
+        pending = _differing(self._started_with, after)
+        return ReloadResult(
+            applied=True,
+            warnings=prepared.loaded.warnings,
+            changed=tuple(key for key in differing if not _needs_restart(key)),
+            needs_restart=tuple(key for key in pending if _needs_restart(key)),
+        )
+
+    def _set(self, settings: Settings) -> None:
+        """Give the core these settings, and pools that are gone from them for as long as they have requests."""
+        names = {pool.name for pool in settings.pools}
+        busy = self._busy_pools()
+        known = {pool.name: pool for pool in self.prepared.settings.pools}
+        known.update((pool.name, pool) for pool in self._kept_pools)
+        kept = tuple(pool for name, pool in known.items() if name not in names and name in busy)
+        self._core.reconfigure(replace(settings, pools=settings.pools + kept))
+        self._kept_pools = kept
+
+    def _busy_pools(self) -> set[str]:
+        snapshot = self._core.snapshot()
+        pools = snapshot.pools if snapshot is not None else ()
+        return {
+            pool.name
+            for pool in pools
+            if pool.waiting_requests or any(e.running_requests or e.draining_requests for e in pool.endpoints)
+        }
+
+    def _place_endpoints(self) -> bool:
+        """Tell the core which endpoints each pool has, as far as they have left their old ones. True if all have."""
+        wanted: dict[str, list[EndpointId]] = {pool.name: [] for pool in self._kept_pools}
+        for pool in self.prepared.config.pools:
+            wanted[pool.name] = [EndpointId(str(endpoint)) for endpoint in pool.endpoints]
+        all_there = True
+        for _ in range(2):  # what leaves one pool the first time may join another the second time
+            homes, there = self._homes()
+            all_there = True
+            for name, endpoints in wanted.items():
+                free = [e for e in endpoints if homes.get(e, name) == name]
+                if len(free) < len(endpoints):
+                    all_there = False
+                present = there.get(name, [])
+                new = [e for e in free if e not in present]
+                if free != list(present):
+                    self._core.feed(EndpointsChanged(name, tuple(free)))
+                    for endpoint in new:
+                        self._look_again(endpoint)
+        return all_there
+
+    def _homes(self) -> tuple[Mapping[EndpointId, str], Mapping[str, Sequence[EndpointId]]]:
+        """The pool in which each endpoint is, and the endpoints that each pool may give work to."""
+        snapshot = self._core.snapshot()
+        pools = snapshot.pools if snapshot is not None else ()
+        homes = {view.id: pool.name for pool in pools for view in pool.endpoints}
+        there = {
+            pool.name: [view.id for view in pool.endpoints if view.state is not EndpointState.REMOVED]
+            for pool in pools
+        }
+        return homes, there
+
+    # Watching
+
+    async def _watch(self) -> None:
+        path = self.prepared.loaded.path
+        known = seen = await asyncio.to_thread(_fingerprint, path)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), LOOK_S)
+            if self._asked.is_set():
+                self._asked.clear()
+                await self._reload_safely("SIGHUP")
+            last, seen = seen, await asyncio.to_thread(_fingerprint, path)
+            if seen is not None and seen == last and seen != known:
+                known = seen
+                await self._reload_safely("the file has changed")
+            if self._kept_pools:
+                self._drop_empty_pools()
+            self._place_endpoints()
+
+    async def _reload_safely(self, reason: str) -> None:
+        """As `reload`; whatever goes wrong, the next change of the file is seen."""
+        try:
+            await self.reload(reason)
+        except Exception:  # noqa: BLE001 - a bug of ours must not end the watching
+            self.failed = True
+            _log.exception("the configuration could not be reloaded")
+
+    def _drop_empty_pools(self) -> None:
+        if {pool.name for pool in self._kept_pools} <= self._busy_pools():
+            return
+        with contextlib.suppress(ConfigRefused):
+            self._set(self.prepared.settings)
+
+
+def _tell(result: ReloadResult, reason: str) -> None:
+    for warning in result.warnings:
+        _log.warning("%s", warning)
+    if not result.applied:
+        for problem in result.problems:
+            _log.error("%s", problem)
+        _log.error("configuration not reloaded (%s): everything stays as it was", reason)
+        return
+    shown = ", ".join(result.changed[:_SHOWN]) + (", …" if len(result.changed) > _SHOWN else "")
+    _log.info("configuration reloaded (%s); changed: %s", reason, shown or "nothing")
+    if result.needs_restart:
+        _log.warning("changed, and in force only after a restart: %s", ", ".join(result.needs_restart))
+
+
+def _fingerprint(path: Path | None) -> tuple[int, int, int] | None:
+    """Changes with the file, also when another is put in its place; None while there is none."""
+    if path is None:
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _needs_restart(key: str) -> bool:
+    return key in RESTART_KEYS
+
+
+def _differing(before: Config, after: Config) -> list[str]:
+    """Keys with other values, as paths; values are not shown, since one of them is a credential."""
+    return list(_paths(before.model_dump(), after.model_dump(), ""))
+
+
+def _paths(old: Any, new: Any, path: str) -> Iterator[str]:
+    """Where two values differ, each as deep as both are there."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            below = f"{path}.{key}" if path else str(key)
+            if key in old and key in new:
+                yield from _paths(old[key], new[key], below)
+            else:
+                yield below
+    elif isinstance(old, list) and isinstance(new, list) and any(isinstance(e, dict) for e in (*old, *new)):
+        for index in range(max(len(old), len(new))):
+            if index < min(len(old), len(new)):
+                yield from _paths(old[index], new[index], f"{path}[{index}]")
+            else:
+                yield f"{path}[{index}]"
+    elif old != new:
+        yield path

@@ -1,0 +1,282 @@
+"""A configuration that changes under a running gateway: what is in force, what lives on, what is left as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.integration.fakes import DONE, LAST_CHUNK, STREAM_HEAD, FakeEngine, Served, chat, chunk, event
+from tests.integration.processes import (
+    ServeProcess,
+    client,
+    engine,
+    eventually,
+    first_pool,
+    hang,
+    until_up,
+)
+
+CHAT = "/v1/chat/completions"
+
+
+def write(path: Path, *engines: FakeEngine, **pool: Any) -> None:
+    """A file with one pool of these engines."""
+    config = {"pools": [{"name": "p", "endpoints": [e.endpoint for e in engines], **pool}]}
+    path.write_text(yaml.safe_dump(config))
+
+
+async def reload(http: httpx.AsyncClient, gateway: ServeProcess) -> tuple[int, dict[str, Any]]:
+    """Ask for it over the admin API."""
+    answer = await http.post(f"{gateway.admin_url}/api/reload")
+    told: dict[str, Any] = answer.json()
+    return answer.status_code, told
+
+
+async def metric(http: httpx.AsyncClient, gateway: ServeProcess, name: str) -> float:
+    """The value of a metric without labels."""
+    text = (await http.get(f"{gateway.admin_url}/metrics")).text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+async def test_new_bounds_are_in_force_at_once(tmp_path: Path) -> None:
+    """Asked for over the admin API; the answer says which keys have changed."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(hang) as fake, client() as http:
+        write(path, fake, max_inflight_requests=1)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            calls = [asyncio.ensure_future(http.post(f"{gateway.url}{CHAT}", json=chat())) for _ in range(3)]
+
+            async def waiting(count: int) -> bool:
+                return bool((await first_pool(http, gateway))["waiting_requests"] == count)
+
+            await eventually(lambda: waiting(2))
+            write(path, fake, max_inflight_requests=2, max_queue=1)
+            status, told = await reload(http, gateway)
+            assert (200, True) == (status, told["applied"])
+            assert {"pools[0].max_inflight_requests", "pools[0].max_queue"} == set(told["changed"])
+            assert await waiting(1)
+            refused = await http.post(
+                f"{gateway.url}{CHAT}", json=chat(), headers={"x-forebay-class": "batch"}
+            )
+            assert (429, "queue_full") == (refused.status_code, refused.json()["error"]["code"])
+            assert 1.0 == await metric(http, gateway, "forebay_config_reloads_total")
+            for call in calls:
+                call.cancel()
+
+
+@pytest.mark.parametrize("way", ["signal", "file"])
+async def test_a_changed_file_is_taken_over(tmp_path: Path, way: str) -> None:
+    """By SIGHUP, and by itself within seconds, also when another file is put in its place."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            write(tmp_path / "new.yaml", fake, max_queue=0)
+            (tmp_path / "new.yaml").replace(path)
+            if way == "signal":
+                gateway.signal(signal.SIGHUP)
+
+            async def reloaded() -> bool:
+                return await metric(http, gateway, "forebay_config_reloads_total") >= 1.0
+
+            await eventually(reloaded)
+            assert 200 == (await http.post(f"{gateway.url}{CHAT}", json=chat())).status_code
+
+
+async def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    """Every problem is told with its place, a metric raised, and requests go on as before; then a good one is taken."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            for text in (
+                "pools: [",
+                "pools:\n- {name: p, endpoints: ['http://127.0.0.1:9'], gpus: 0}\ndefault_class: none\n",
+                "",
+                f"pools:\n- {{name: p, endpoints: ['{fake.endpoint}'], profile: no-such-file.json}}\n",
+                f"pools:\n- {{name: p, endpoints: ['{fake.endpoint}']}}\nclasses: {{only: {{ttft: 1s}}}}\n",
+            ):
+                path.write_text(text)
+                status, told = await reload(http, gateway)
+                assert (400, False) == (status, told["applied"])
+                assert told["problems"]
+                assert 1.0 == await metric(http, gateway, "forebay_config_reload_failed")
+                assert 200 == (await http.post(f"{gateway.url}{CHAT}", json=chat())).status_code
+            status, told = await reload(http, gateway)
+            assert "restart" in told["problems"][0]
+            write(path, fake, max_queue=3)
+            assert 200 == (await reload(http, gateway))[0]
+            assert 0.0 == await metric(http, gateway, "forebay_config_reload_failed")
+            path.unlink()
+            assert 400 == (await reload(http, gateway))[0]
+
+
+async def test_what_needs_a_restart_is_told(tmp_path: Path) -> None:
+    """Addresses stay; everything else in the file is in force."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            path.write_text(
+                f"pools:\n- {{name: p, endpoints: ['{fake.endpoint}']}}\n"
+                "state_file: none\nlimits: {head_timeout: 3s, max_body: 2KiB}\n"
+            )
+            status, told = await reload(http, gateway)
+            assert (200, ["state_file", "limits.head_timeout"]) == (status, told["needs_restart"])
+            assert ["limits.max_body"] == told["changed"]
+            large = {"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}
+            assert 413 == (await http.post(f"{gateway.url}{CHAT}", json=large)).status_code
+
+
+async def test_streams_and_waiters_live_through_a_change_of_endpoints(tmp_path: Path) -> None:
+    """An engine is taken out in the middle of its stream, another comes in and serves who waited."""
+    path = tmp_path / "forebay.yaml"
+    go_on = asyncio.Event()
+
+    async def slowly(served: Served) -> None:
+        await served.send(STREAM_HEAD + chunk(event("a")))
+        await go_on.wait()
+        await served.send(chunk(event("b")) + chunk(DONE) + LAST_CHUNK)
+
+    async with engine(slowly) as old, engine() as new, client() as http:
+        write(path, old, max_inflight_requests=1)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            async with http.stream("POST", f"{gateway.url}{CHAT}", json=chat(stream=True)) as stream:
+                pieces = stream.aiter_text()
+                first = await anext(pieces)
+                waiter = asyncio.ensure_future(http.post(f"{gateway.url}{CHAT}", json=chat()))
+
+                async def one_waits() -> bool:
+                    return bool((await first_pool(http, gateway))["waiting_requests"] == 1)
+
+                await eventually(one_waits)
+                write(path, new, max_inflight_requests=1)
+                assert 200 == (await reload(http, gateway))[0]
+                assert 200 == (await waiter).status_code
+                go_on.set()
+                rest = "".join([piece async for piece in pieces])
+            assert "a" in first
+            assert "b" in rest
+
+            async def forgotten() -> bool:
+                pool = await first_pool(http, gateway)
+                return [entry["id"] for entry in pool["endpoints"]] == [new.endpoint]
+
+            await eventually(forgotten)
+            assert [request.method for request in old.requests].count("POST") == 1
+
+
+async def test_a_pool_goes_and_its_endpoint_joins_another(tmp_path: Path) -> None:
+    """What runs in a pool that is gone ends as it would; then the endpoint serves in its new place."""
+    path = tmp_path / "forebay.yaml"
+    go_on = asyncio.Event()
+
+    async def slowly(served: Served) -> None:
+        await served.send(STREAM_HEAD + chunk(event("a")))
+        await go_on.wait()
+        await served.send(chunk(DONE) + LAST_CHUNK)
+
+    async with engine() as first, engine(slowly) as second, client() as http:
+
+        def pools(*pools: tuple[str, list[FakeEngine]]) -> str:
+            entries = [
+                {"name": name, "endpoints": [e.endpoint for e in engines], "models": [name]}
+                for name, engines in pools
+            ]
+            return yaml.safe_dump({"pools": entries})
+
+        path.write_text(pools(("one", [first]), ("two", [second])))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            body = {**chat(stream=True), "model": "two"}
+            async with http.stream("POST", f"{gateway.url}{CHAT}", json=body) as stream:
+                pieces = stream.aiter_text()
+                await anext(pieces)
+                path.write_text(pools(("one", [first, second])))
+                assert 200 == (await reload(http, gateway))[0]
+                gone = await http.post(f"{gateway.url}{CHAT}", json={**chat(), "model": "two"})
+                snapshot = (await http.get(f"{gateway.admin_url}/api/snapshot")).json()
+                assert ["one", "two"] == [pool["name"] for pool in snapshot["pools"]]
+                assert [first.endpoint] == [entry["id"] for entry in snapshot["pools"][0]["endpoints"]]
+                go_on.set()
+                assert "[DONE]" in "".join([piece async for piece in pieces])
+            assert gone.status_code in (200, 404)  # a single pool whose engines do not check names takes any
+
+            async def moved() -> bool:
+                snapshot = (await http.get(f"{gateway.admin_url}/api/snapshot")).json()
+                return [
+                    (pool["name"], [(entry["id"], entry["state"]) for entry in pool["endpoints"]])
+                    for pool in snapshot["pools"]
+                ] == [("one", [(first.endpoint, "up"), (second.endpoint, "up")])]
+
+            await eventually(moved)
+
+
+@pytest.mark.timeout(120)
+async def test_reloads_under_load_fail_nothing(tmp_path: Path) -> None:
+    """Sound and broken files in random order while requests come: each is answered, or refused by a bound in force."""
+    path, dice = tmp_path / "forebay.yaml", random.Random(7)
+    async with engine() as first, engine() as second, client() as http:
+        write(path, first, second)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            answers: list[httpx.Response] = []
+            over = asyncio.Event()
+
+            async def ask(number: int) -> None:
+                while not over.is_set():
+                    stream = number % 2 == 0
+                    answers.append(await http.post(f"{gateway.url}{CHAT}", json=chat(stream=stream)))
+
+            askers = [asyncio.ensure_future(ask(number)) for number in range(8)]
+            applied = refused = 0
+            for _ in range(60):
+                if dice.random() < 0.3:
+                    path.write_text(
+                        dice.choice(["pools: [", "pools: []", "listen: x", "\x00", "pools: {a: b}"])
+                    )
+                else:
+                    engines = dice.choice([(first,), (second,), (first, second), (second, first)])
+                    write(
+                        path,
+                        *engines,
+                        max_queue=dice.choice([None, 50]),
+                        max_inflight_requests=dice.choice([None, 1, 8]),
+                        headroom=dice.choice([0.5, 0.9]),
+                        poll_interval=dice.choice(["200ms", "1s"]),
+                        queue_policy=dice.choice([None, "latency"]),
+                    )
+                status, _ = await reload(http, gateway)
+                applied += status == 200
+                refused += status == 400
+            over.set()
+            await asyncio.gather(*askers)
+            assert (applied > 20, refused > 8) == (True, True)
+            assert len(answers) > 200
+            odd = [answer for answer in answers if answer.status_code != 200]
+            assert [] == [(answer.status_code, answer.text) for answer in odd]
+            pool = await first_pool(http, gateway)
+            assert 0 == pool["waiting_requests"] == sum(e["running_requests"] for e in pool["endpoints"])
+            gateway.signal()
+            assert 0 == await gateway.exit_code()
+            assert "Traceback" not in await gateway.log()
+
+
+async def test_without_a_file_there_is_nothing_new() -> None:
+    """Options alone are what they were."""
+    async with engine() as fake, client() as http, ServeProcess("--upstream", fake.endpoint) as gateway:
+        await until_up(http, gateway)
+        status, told = await reload(http, gateway)
+        assert (200, []) == (status, told["changed"])
