@@ -87,8 +87,10 @@ class Plan:
 
     @property
     def wait_budget_s(self) -> float:
-        """A hundred times what it takes to serve the whole queue, and the run: nobody's budget runs out, also by
-        predictions made while the queue is filled and engines are hardly known."""
+        """A hundred times what it takes to serve the whole queue, and the run.
+
+        Nobody's budget runs out, also by predictions made while the queue is filled and engines are hardly known.
+        """
         return 100 * max(self.waiting / (RATE_PER_S / 3), self.arrivals / RATE_PER_S)
 
 

@@ -153,7 +153,7 @@ async def test_an_engines_judgement_of_the_request_is_final(status: str) -> None
         assert (int(status[:3]), body) == (reply.status, reply.body)
         assert sum(len(engine.requests) for engine in engines) == 1
         (settlement,) = await stack.settled(1)
-        assert settlement.outcome is Outcome.COMPLETED
+        assert (settlement.outcome, settlement.charged_gpu_s) == (Outcome.ENGINE_REJECTED, 0.0)
         await stack.idle()
 
 

@@ -46,7 +46,11 @@ class Ended:
 
     ticket: TicketId
     outcome: Outcome
-    """`COMPLETED`, one of the FAILED group when the gateway itself ended it, or `DRAINING` when shutdown cut it."""
+    """How it ended.
+
+    `COMPLETED`; `ENGINE_REJECTED` where the engine's own error was passed on; one of the FAILED group when the gateway
+    itself ended it; or `DRAINING` when shutdown cut it.
+    """
     usage: Usage | None = None
     output_events: int = 0
     """Data events relayed: stands in for output tokens when there is no usage."""

@@ -27,6 +27,7 @@ from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticke
 
 LONGEST_LINGER_S: Final = 600.0
 _COMPLETED: Final = Outcome.COMPLETED
+_REJECTED: Final = Outcome.ENGINE_REJECTED
 
 
 class Lifecycle:
@@ -147,6 +148,9 @@ class Lifecycle:
         self, ticket: Ticket, outcome: Outcome, usage: Usage | None, now: float, *, engine_goes_on: bool
     ) -> None:
         """A dispatched request is over."""
+        if outcome is _REJECTED:
+            self._reject(ticket, now)
+            return
         demand = ticket.demand
         output = usage.output_tokens if usage is not None else _tokens_of_events(ticket)
         completed = outcome is _COMPLETED
@@ -178,6 +182,7 @@ class Lifecycle:
             endpoint = ticket.endpoint
             if endpoint is not None:
                 endpoint.show_life(now)
+                endpoint.rejections_in_row = 0
                 endpoint.sources.ended(None if usage is None else output, ticket.output_events)
                 if not demand.stream:
                     if endpoint.whole_answers.counts:
@@ -191,6 +196,16 @@ class Lifecycle:
         charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us
         ticket.pool.queue.settle(ticket, charged_us)
         self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
+
+    def _reject(self, ticket: Ticket, now: float) -> None:
+        """The engine answered with an error of its own: no work was done, and nothing is to be learned but that."""
+        self._credit(ticket, 0)
+        if ticket.endpoint is not None:
+            ticket.endpoint.rejected(now)
+        self._leave_endpoint(ticket, now, engine_goes_on=False)
+        self._move(ticket, RUNNING, ENDED)
+        ticket.pool.queue.settle(ticket, 0)
+        self._settle(ticket, _REJECTED, now)
 
     def give_up(
         self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str, *, engine_goes_on: bool

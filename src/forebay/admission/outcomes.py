@@ -21,6 +21,8 @@ class Group(Enum):
     """Nothing can serve it at present (503)."""
     IMPOSSIBLE = "impossible"
     """It can never pass as it is (4xx, no Retry-After)."""
+    REJECTED = "rejected"
+    """It was dispatched, and the engine said that it will not serve it: the client's to mend."""
     FAILED = "failed"
     """It was dispatched and the engine, or the reader, failed."""
     LEFT = "left"
@@ -48,6 +50,8 @@ class Outcome(Enum):
     REQUEST_TOO_LARGE = "request_too_large"
     DEADLINE_HOPELESS = "deadline_hopeless"
     REQUEST_EXCEEDS_QUOTA = "request_exceeds_quota"
+
+    ENGINE_REJECTED = "engine_rejected"
 
     UPSTREAM_FAILED = "upstream_failed"
     UPSTREAM_INTERRUPTED = "upstream_interrupted"
@@ -83,6 +87,7 @@ _GROUPS: dict[Outcome, Group] = {
     Outcome.REQUEST_TOO_LARGE: Group.IMPOSSIBLE,
     Outcome.DEADLINE_HOPELESS: Group.IMPOSSIBLE,
     Outcome.REQUEST_EXCEEDS_QUOTA: Group.IMPOSSIBLE,
+    Outcome.ENGINE_REJECTED: Group.REJECTED,
     Outcome.UPSTREAM_FAILED: Group.FAILED,
     Outcome.UPSTREAM_INTERRUPTED: Group.FAILED,
     Outcome.STREAM_LIMIT: Group.FAILED,

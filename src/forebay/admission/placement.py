@@ -5,7 +5,8 @@
 
 with n sequences and K KV tokens there, by the law of the reference endpoint and this one's own speed. Chosen when the
 request starts, not when it arrives: by then it is known what has ended. Ties go to the earlier one in the
-configuration, so the choice is the same in every run.
+configuration, so the choice is the same in every run. An endpoint whose last answers were all errors of its own comes
+after all others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
         if best_s < 0.0:
             best_s = finish_s(ticket, best)
         own_s = finish_s(ticket, endpoint)
-        if own_s < best_s or (own_s == best_s and endpoint.order < best.order):
+        if endpoint.only_rejects is not best.only_rejects:
+            if best.only_rejects:
+                best, best_s = endpoint, own_s
+        elif own_s < best_s or (own_s == best_s and endpoint.order < best.order):
             best, best_s = endpoint, own_s
     return best
 

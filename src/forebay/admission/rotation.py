@@ -17,6 +17,8 @@ DOUBTS: Final = 5
 """Failed attempts in a row, with no good answer between them, that take an endpoint out."""
 BACK_OFF_FIRST_S: Final = 0.25
 BACK_OFF_LONGEST_S: Final = 10.0
+ONLY_REJECTS: Final = 8
+"""Errors of its own in a row after which an engine is taken for one that cannot serve at all."""
 
 _STALLED: Final = EndpointState.STALLED
 
@@ -34,6 +36,8 @@ class Rotation:
         self.up_again_at_s = 0.0
         self.trial = False
         """After a stall: one request at a time until a byte moves."""
+        self.rejections_in_row = 0
+        """Answers in a row that were errors which the engine gave itself (4xx)."""
 
     @property
     def is_up(self) -> bool:
@@ -68,6 +72,20 @@ class Rotation:
         self.trial = False
         if self.state is _STALLED:
             self.state = EndpointState.UP
+
+    def rejected(self, now: float) -> None:
+        """The engine answered, and it was an error of its own.
+
+        It is alive. One that gives nothing else answers faster than those that work, and would draw all requests:
+        others go before it (`placement`) until it has given a good answer.
+        """
+        self.show_life(now)
+        self.rejections_in_row += 1
+
+    @property
+    def only_rejects(self) -> bool:
+        """True if its last answers were all such errors."""
+        return self.rejections_in_row >= ONLY_REJECTS
 
     def fail(self, now: float) -> None:
         """The engine cannot be reached: out of rotation until a later sample says that it is there."""

@@ -49,6 +49,8 @@ class EndpointView:
     engine_running: int | None
     engine_waiting: int | None
     preemptions_total: int | None
+    rejections_in_row: int = 0
+    """Its last answers, if they were errors that it gave itself."""
 
 
 @dataclass(frozen=True, slots=True)

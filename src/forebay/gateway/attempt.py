@@ -183,8 +183,12 @@ class Attempt:
                 return Outcome.UPSTREAM_INTERRUPTED
             return Outcome.COMPLETED if scanner.done else None
         if self._phase is _PLAIN and self._kept_bytes == self._answer_head().content_length:
-            return Outcome.COMPLETED
+            return self._outcome()
         return None
+
+    def _outcome(self) -> Outcome:
+        """What a whole answer means: an error that the engine gave itself is no service."""
+        return Outcome.COMPLETED if self._answer_head().status < 400 else Outcome.ENGINE_REJECTED
 
     def usage(self) -> Usage | None:
         """What the engine said so far about the cost of its answer."""
@@ -253,7 +257,7 @@ class Attempt:
             self._end_of_stream(clean=True)
         elif phase is _PLAIN:
             self._exchange.finish()
-            self._ended(Outcome.COMPLETED, self._usage_of_kept())
+            self._ended(self._outcome(), self._usage_of_kept())
         elif phase is _HELD_PLAIN:
             self._whole_answer(b"".join(self._kept))
         elif phase is _HELD_STREAM:
@@ -352,7 +356,7 @@ class Attempt:
         head = self._answer_head()
         passed = passed_head(head)
         self._exchange.respond(head.status, passed.lines + self._owner.own_lines(passed.request_id), body)
-        self._ended(Outcome.COMPLETED, usage_of_body(body) if head.status == 200 else None)
+        self._ended(self._outcome(), usage_of_body(body) if head.status == 200 else None)
 
     def _refused_inside(self, data: bytes) -> None:
         """The stream begins with an error."""
@@ -363,7 +367,7 @@ class Attempt:
         else:
             lines = encode_headers(answer.headers) + self._owner.own_lines(None)
             self._exchange.respond(answer.status, lines, answer.body)
-            self._ended(Outcome.COMPLETED, None)
+            self._ended(Outcome.ENGINE_REJECTED, None)
         if call is not None:
             call.abort()
 

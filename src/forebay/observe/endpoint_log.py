@@ -15,7 +15,7 @@ from forebay.admission.events import Event, Sampled, SampleMissed
 from forebay.admission.learning import LEARNING, LearningPhase
 from forebay.admission.model import DecisionRecord, EndpointId, EndpointState, Settlement
 from forebay.admission.outcomes import Outcome
-from forebay.admission.snapshot import PoolView, Snapshot
+from forebay.admission.snapshot import EndpointView, PoolView, Snapshot
 
 __all__ = ["EndpointLog"]
 
@@ -23,6 +23,7 @@ _log = logging.getLogger("forebay.endpoints")
 
 LOOK_S: Final = 0.05
 """Failures come in bursts, one per request that ran there; one look tells as much."""
+TOLD_REJECTIONS: Final = 20
 _TRUST: Final = {
     LearningPhase.LEARNING: "predictions were far off, or all is new; nobody is refused on a predicted wait meanwhile",
     LearningPhase.CAUTIOUS: "enough is known to refuse on a predicted wait, at its low quantile",
@@ -41,6 +42,7 @@ class EndpointLog:
         self._looked_s = float("-inf")
         self._known: dict[EndpointId, tuple[str, EndpointState]] = {}
         self._trust: dict[str, tuple[LearningPhase, int]] = {}
+        self._rejecting: set[EndpointId] = set()
         self._reasons: dict[EndpointId, str] = {}
         """What last spoke against an endpoint."""
 
@@ -62,7 +64,10 @@ class EndpointLog:
             self._look()
 
     def on_settlement(self, settlement: Settlement) -> None:
-        """A closed ticket: of interest if its answer broke off."""
+        """A closed ticket: of interest if its answer broke off, or was an error of the engine's own."""
+        if settlement.outcome is Outcome.ENGINE_REJECTED:
+            self._look()
+            return
         if settlement.outcome is Outcome.UPSTREAM_INTERRUPTED and settlement.endpoint is not None:
             self._reasons[settlement.endpoint] = "its answers break off"
             self._look()
@@ -76,6 +81,9 @@ class EndpointLog:
             return
         self._looked_s = now
         seen = {view.id: (pool.name, view.state) for pool in snapshot.pools for view in pool.endpoints}
+        for of_pool in snapshot.pools:
+            for of_endpoint in of_pool.endpoints:
+                self._tell_rejections(of_endpoint, of_pool.name)
         for endpoint, (pool, state) in seen.items():
             _, was = self._known.get(endpoint, (pool, EndpointState.STARTING))
             if state is not was:
@@ -107,6 +115,19 @@ class EndpointLog:
                 extra={"pool": pool.name, "phase": learned.phase.value, "was": phase.value},
             )
         self._trust[pool.name] = (learned.phase, learned.guard_trips)
+
+    def _tell_rejections(self, view: EndpointView, pool: str) -> None:
+        """An engine gives nothing but errors of its own: a wrong model or address more often than wrong requests."""
+        if view.rejections_in_row < TOLD_REJECTIONS:
+            self._rejecting.discard(view.id)
+        elif view.id not in self._rejecting:
+            self._rejecting.add(view.id)
+            _log.warning(
+                "endpoint %s has answered the last %d requests with errors of its own (4xx): others are used before it",
+                view.id,
+                view.rejections_in_row,
+                extra={"endpoint": view.id, "pool": pool, "rejections": view.rejections_in_row},
+            )
 
     def _tell(self, endpoint: EndpointId, pool: str, was: EndpointState, state: EndpointState) -> None:
         reason = self._reasons.pop(endpoint, "") if state is not EndpointState.STALLED else ""

@@ -113,7 +113,9 @@ class Metrics:
             "When the configuration in force was read, in seconds since the epoch.",
             configuration.loaded_at_s,
         )
-        reloads = CounterMetricFamily("forebay_config_reloads", "Configurations taken over since the start.")
+        reloads = CounterMetricFamily(
+            "forebay_config_reloads_total", "Configurations taken over since the start."
+        )
         reloads.add_metric((), float(configuration.reloads))
         yield reloads
 
@@ -137,7 +139,8 @@ class Metrics:
             labels=labels,
         )
         for key, counts in self.counts.by_class.items():
-            attainment.add_metric(key, counts.met / max(sum(counts.outcomes.values()), 1))
+            offered = sum(counts.outcomes.values()) - counts.outcomes.get(Outcome.ENGINE_REJECTED, 0)
+            attainment.add_metric(key, counts.met / max(offered, 1))
             admitted.add_metric(key, counts.met / max(counts.admitted, 1))
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)

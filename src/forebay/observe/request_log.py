@@ -74,9 +74,10 @@ class RequestLog:
     def on_settlement(self, settlement: Settlement) -> None:
         """A closed ticket: a line if it failed or was left."""
         outcome = settlement.outcome
-        if outcome is Outcome.COMPLETED:
+        if outcome is Outcome.COMPLETED or outcome is Outcome.ENGINE_REJECTED:
             if self._tells_all:
-                self._tell_end(settlement, logging.DEBUG, "request completed")
+                words = "completed" if outcome is Outcome.COMPLETED else "rejected by the engine"
+                self._tell_end(settlement, logging.DEBUG, f"request {words}")
             return
         cut = outcome is Outcome.DRAINING and settlement.ticket != self._last_ended
         if not (cut or outcome.group in _LOGGED):

@@ -399,6 +399,30 @@ def test_an_answer_of_unknown_length_is_settled_at_its_estimate() -> None:
     assert pytest.approx(1.0) == meter.speed
 
 
+def test_what_an_engine_rejects_is_no_service() -> None:
+    """It is not charged or learned from, raises no speed, and no goodput; a good answer ends the row of them."""
+    site = Site()
+    endpoint = site.endpoint()
+    for number in range(1, 9):
+        ticket = site.running(number, now=1.0)
+        if number == 8:
+            site.life.first_token(ticket, 1.1)  # a long body came in pieces
+        site.effects()
+        finish(site, ticket, 1.2, Outcome.ENGINE_REJECTED)
+        settlement = site.settlement()
+        assert (0.0, False, 0) == (
+            settlement.charged_gpu_s,
+            settlement.met_objective,
+            settlement.output_tokens,
+        )
+    assert (8, True, 0, 0) == (
+        endpoint.rejections_in_row, endpoint.only_rejects, endpoint.pending, site.pool.finished,
+    )  # fmt: skip
+    assert (0, 0) == (endpoint.meter._work_us, endpoint.meter._ended)
+    finish(site, site.running(9, now=2.0), 2.5)
+    assert not endpoint.only_rejects
+
+
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o.group in (Group.FAILED, Group.LEFT)])
 def test_what_never_gave_a_token_is_not_charged(outcome: Outcome) -> None:
     """A request that failed or was left before its first token costs its owner nothing."""

@@ -19,6 +19,7 @@ PUBLIC_CODES = {
     "request_too_large",
     "deadline_hopeless",
     "request_exceeds_quota",
+    "engine_rejected",
     "upstream_failed",
     "upstream_interrupted",
     "stream_limit",

@@ -179,3 +179,16 @@ def test_a_big_prompt_goes_where_it_fits() -> None:
 def test_no_endpoints_no_place() -> None:
     """An empty pool has no place for anything."""
     assert chosen(Site(endpoints=())) is None
+
+
+def test_an_endpoint_that_only_rejects_comes_after_all_others() -> None:
+    """It would always be the one that finishes first; with nothing else there it is used all the same."""
+    site = two()
+    for number in range(1, 4):
+        decoding(site, number, "b")
+    for _ in range(8):
+        assert "a" == chosen(site)
+        site.endpoint("a").rejected(1.0)
+    assert "b" == chosen(site)
+    site.endpoint("b").state = EndpointState.DOWN
+    assert "a" == chosen(site)

@@ -9,7 +9,7 @@ from forebay.admission.model import Check, DecisionRecord, EndpointId, Refusal, 
 from forebay.admission.outcomes import Group, Outcome
 from forebay.gateway import refusals
 
-NO_ANSWER = {Outcome.COMPLETED, Outcome.CLIENT_GONE}
+NO_ANSWER = {Outcome.COMPLETED, Outcome.CLIENT_GONE, Outcome.ENGINE_REJECTED}
 
 
 def record(**changes: object) -> DecisionRecord:

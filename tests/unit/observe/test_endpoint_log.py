@@ -124,3 +124,18 @@ def test_ordinary_requests_cost_no_look() -> None:
     bench.shown = None
     bench.log.on_event(SAMPLED)
     assert bench.looks == 2
+
+
+def test_an_engine_that_gives_nothing_but_errors_is_told_once(lines: pytest.LogCaptureFixture) -> None:
+    """And again when it had given a good answer in between."""
+    bench = Bench()
+    bench.log.on_event(SAMPLED)
+    lines.clear()
+    for in_row in (5, 20, 25, 0, 21):
+        bench.now_s += 1.0
+        assert bench.shown is not None
+        (pool,) = bench.shown.pools
+        endpoints = tuple(replace(view, rejections_in_row=in_row) for view in pool.endpoints)
+        bench.shown = replace(bench.shown, pools=(replace(pool, endpoints=endpoints),))
+        bench.log.on_settlement(settlement(outcome=Outcome.ENGINE_REJECTED))
+    assert [20, 21] == [line.rejections for line in lines.records]  # type: ignore[attr-defined]
