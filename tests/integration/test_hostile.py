@@ -125,20 +125,23 @@ async def test_announced_bodies_keep_everybody_out() -> None:
 
 
 async def test_a_body_that_finds_no_room_on_its_way_is_refused() -> None:
-    """A chunked body that grows beyond what is left is refused with a time to come back, and leaves nothing."""
+    """A chunked body that grows beyond what is left is refused with a time to come back; a small one finds room."""
     stack = Stack([FakeEngine()], gateway=GatewaySettings(max_waiting_bytes=MIB))
     async with running(stack):
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
         first, second = await stack.client(), await stack.client()
-        await first.send(head + chunk(b" " * (MIB - 1000)))
-        await eventually_taken(stack, MIB - 1000)
-        await second.send(head + chunk(b" " * 2000))
+        taken = MIB - MIB // 8 - 1000  # an eighth is kept for small bodies
+        await first.send(head + chunk(b" " * taken))
+        await eventually_taken(stack, taken)
+        assert 200 == (await stack.ask(post(chat()))).status
+        await second.send(head + chunk(b" " * 70_000))
         refused = await second.reply()
         assert (429, "queue_full") == (refused.status, refused.error()["code"])
         assert "retry-after" in refused.headers
         first.close()
         await stack.idle()
         assert stack.gateway.early_answers["client_gone"] == 1
+        assert stack.gateway.bodies.taken_bytes == 0
 
 
 async def eventually_taken(stack: Stack, size_bytes: int) -> None:

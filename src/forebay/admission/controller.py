@@ -272,6 +272,12 @@ class Controller:
         pool, endpoint = self._roster.of(event.endpoint)
         if pool is None or endpoint is None:
             return
+        if not event.alive:
+            for ticket_id, _ in event.tokens:
+                ticket = endpoint.running.get(ticket_id)
+                if ticket is not None:
+                    ticket.last_byte_s = now
+            return
         most = 0
         for ticket_id, output_events in event.tokens:
             ticket = endpoint.running.get(ticket_id)

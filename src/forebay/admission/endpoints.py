@@ -33,6 +33,8 @@ from forebay.admission.utilization import Utilization, rho_of
 from forebay.admission.whole_answers import WholeAnswers
 
 _UP: Final = EndpointState.UP
+_ROUNDING_S: Final = 1e-9
+"""At the moment that `opens_s` names, rounding must not say no again."""
 
 UNDESCRIBED = EngineInfo(EngineKind.OPENAI)
 
@@ -94,6 +96,8 @@ class Endpoint(Rotation):
         """The one whose prefill nothing else has met so far, if there is one."""
         self.pending_prefill_us = 0
         """Prefill of the streams among them."""
+        self.unstreamed_until_s = 0.0
+        """When the prompts of the others will have been worked off, one after the other: nobody tells."""
         self.prompt_count = PromptCount()
         self.forecast = KvForecast(curves)
         self.fill = FillFactor()
@@ -174,8 +178,22 @@ class Endpoint(Rotation):
         target = self.pool_settings.target_utilization
         if target is not None and held and self.utilization.value(now) >= target:
             return False
-        pending_us = self.pending_prefill_us
-        return not pending_us or pending_us <= self.prefill_window_s * MICRO * self.meter.speed
+        return self.prefill_under_way_s(now) <= self.prefill_window_s + _ROUNDING_S
+
+    def prefill_under_way_s(self, now: float) -> float:
+        """Seconds of prefill that were sent and have not come back, as far as anybody can tell."""
+        pending_us, unseen_s = self.pending_prefill_us, self.unstreamed_until_s - now
+        pending_s = pending_us / (MICRO * self.meter.speed) if pending_us else 0.0
+        return pending_s + unseen_s if unseen_s > 0.0 else pending_s
+
+    def opens_s(self, now: float) -> float:
+        """When its prefill window opens by itself; infinite if an event will open it, or it is open."""
+        if self.unstreamed_until_s <= now or self.state is not _UP:
+            return inf
+        pending_s = self.pending_prefill_us / (MICRO * self.meter.speed)
+        until_s = self.unstreamed_until_s + pending_s - self.prefill_window_s
+        # The rest of the window is that of the streams: not before their prompts have come back.
+        return until_s if now < until_s <= self.unstreamed_until_s else inf
 
     def _is_calm(self, now: float, believe_old: bool) -> bool:
         """The last sample is fresh and shows an engine with nothing waiting and KV to spare."""
@@ -308,6 +326,9 @@ class Endpoint(Rotation):
         if demand.stream:
             self.pending_streams += 1
             self.pending_prefill_us += price.cost.prefill_us
+        else:
+            took_s = price.cost.prefill_us / (MICRO * self.meter.speed)
+            self.unstreamed_until_s = max(self.unstreamed_until_s, now) + took_s
         if demand.generates:
             self.forecast.add(
                 demand.ticket, price.cost.prompt_tokens, demand.samples, price.lengths, price.cap
@@ -338,6 +359,7 @@ class Endpoint(Rotation):
         if self.info.counts_while_running:
             self.prompt_count.prompt_done(ticket.demand, prompt_tokens, now)
         if not ticket.demand.stream:
+            self._unseen_done(now)
             return
         self.pending_streams -= 1
         self.pending_prefill_us -= ticket.cost.prefill_us
@@ -351,6 +373,11 @@ class Endpoint(Rotation):
                 kv_tokens=self.forecast.held_tokens - prompt_tokens,
             )
         self.alone = None
+
+    def _unseen_done(self, now: float) -> None:
+        """A prompt that is not streamed is not under way any more. With none left, what was thought of them is over."""
+        if self.pending == self.pending_streams and self.unstreamed_until_s > now:
+            self.unstreamed_until_s = now
 
     @property
     def sequences_in_flight(self) -> int:
@@ -401,6 +428,8 @@ class Endpoint(Rotation):
             if ticket.demand.stream:
                 self.pending_streams -= 1
                 self.pending_prefill_us -= ticket.cost.prefill_us
+            else:
+                self._unseen_done(now)
         if ticket.demand.generates:
             self.forecast.remove(ticket.demand.ticket)
         if self.whole_answers.counts:

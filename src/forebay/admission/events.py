@@ -31,6 +31,8 @@ class Progressed:
     """Data events seen per ticket since the last report. Events are not exactly tokens."""
     mean_gap_s: float | None = None
     """Mean time between events of one stream over the batch; None when no stream had two."""
+    alive: bool = True
+    """False if nothing came from the engine: those in the batch are only not read by their clients at present."""
 
 
 @record

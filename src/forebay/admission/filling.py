@@ -11,8 +11,8 @@ tried, since what hinders a request is nearly always its size. So an ending cost
 one that fits only because its answer is foreseen to be shorter than the smallest's, or its class may fill the cache
 further, or which stands behind all those that are tried, may wait until the next event.
 
-Pacing opens by time alone. `Pool.paced_until_s` is when it first lets one of those in that were looked at and wait for
-nothing else: then `pace_alarm` comes back.
+Pacing opens by time alone, and so does the prefill window where prompts are not streamed. `Pool.paced_until_s` is when
+either first lets one of those in that were looked at and wait for nothing else: then `pace_alarm` comes back.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
         pool.reserved = None
     while not _walk(pool, life, now, started):
         pass
+    if len(pool.queue):
+        for endpoint in pool.endpoints.values():
+            opens_s = endpoint.opens_s(now)
+            if opens_s < pool.paced_until_s:
+                pool.paced_until_s = opens_s
     return started
 
 

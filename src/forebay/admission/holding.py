@@ -8,7 +8,7 @@ endpoints it speaks of the one that is up and has the least work. A property tes
 from __future__ import annotations
 
 from forebay.admission.endpoints import Endpoint
-from forebay.admission.model import MICRO, Check, EndpointState
+from forebay.admission.model import Check, EndpointState
 from forebay.admission.pools import Pool
 from forebay.admission.settings import OnStale
 from forebay.admission.tickets import Ticket
@@ -67,9 +67,9 @@ def _open(endpoint: Endpoint, now: float, *, believe_old: bool) -> Check | None:
     target, used = endpoint.pool_settings.target_utilization, endpoint.utilization.value(now)
     if target is not None and held and used >= target:
         return Check("target_utilization", used, target, False)
-    window_us = endpoint.prefill_window_s * MICRO * endpoint.meter.speed
-    if endpoint.pending_prefill_us > window_us:
-        return Check("prefill_window", endpoint.pending_prefill_us / MICRO, window_us / MICRO, False)
+    under_way_s = endpoint.prefill_under_way_s(now)
+    if under_way_s > endpoint.prefill_window_s:
+        return Check("prefill_window", under_way_s, endpoint.prefill_window_s, False)
     return Check("endpoint_requests", held + 1, endpoint.request_limit[0], False)
 
 

@@ -20,7 +20,7 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import invariant
 from forebay.admission.gate import Verdict, rests_on_prediction, wait_budget_s
 from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
-from forebay.admission.model import Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
+from forebay.admission.model import MICRO, Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
@@ -126,9 +126,15 @@ class Lifecycle:
         ticket.first_token_s = ticket.last_byte_s = now
         endpoint.prefilled(ticket, now)
         if ticket.demand.stream:
-            endpoint.limit.first_token(now - ticket.dispatched_s, in_flight=len(endpoint.running))
+            took_s = now - ticket.dispatched_s - self._own_prefill_s(ticket, endpoint)
+            endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
             self._credit(ticket, ticket.cost.prefill_us)
         endpoint.show_life(now)
+
+    @staticmethod
+    def _own_prefill_s(ticket: Ticket, endpoint: Endpoint) -> float:
+        """What its own prompt takes there: a long one is not late for that."""
+        return ticket.cost.prefill_us / (MICRO * endpoint.meter.speed)
 
     def progress(self, ticket: Ticket, output_events: int, now: float) -> None:
         """Tokens came."""
@@ -189,7 +195,8 @@ class Lifecycle:
                         endpoint.whole_answers.answered(ticket, usage, now, goes_on=endpoint.goes_on)
                     # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
                     decoding_s = ticket.settings.tpot_s * (output / demand.samples)
-                    took_s = now - ticket.dispatched_s - decoding_s
+                    own_s = decoding_s + self._own_prefill_s(ticket, endpoint)
+                    took_s = now - ticket.dispatched_s - own_s
                     endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
         self._move(ticket, RUNNING, ENDED)

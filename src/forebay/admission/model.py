@@ -61,6 +61,9 @@ class Demand:
     """What the prompt begins with: requests with the same number may share a cached prefix. None if nobody says."""
     prompts: int = 1
     """Separate prompts in it; sizes are those of all together, and `samples` counts the answers to all."""
+    cut_output_tokens: int | None = None
+    """An answer that reaches this may have been cut off there: the smaller of two limits that a client states. None
+    where only `max_output_tokens` cuts."""
 
 
 @record

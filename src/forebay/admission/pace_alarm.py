@@ -33,7 +33,7 @@ class PaceAlarm:
         pool = ticket.pool
         if pool.has_place():
             for endpoint in pool.endpoints.values():
-                self.arm(pool, endpoint.paced_until_s(ticket, now))
+                self.arm(pool, min(endpoint.paced_until_s(ticket, now), endpoint.opens_s(now)))
 
     def _due(self, pool: Pool, now: float) -> None:
         if now < pool.pace_armed_s:

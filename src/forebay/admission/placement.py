@@ -30,8 +30,8 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
             best = endpoint
             continue
         if best_s < 0.0:
-            best_s = finish_s(ticket, best)
-        own_s = finish_s(ticket, endpoint)
+            best_s = finish_s(ticket, best, now)
+        own_s = finish_s(ticket, endpoint, now)
         if endpoint.only_rejects is not best.only_rejects:
             if best.only_rejects:
                 best, best_s = endpoint, own_s
@@ -40,10 +40,10 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
     return best
 
 
-def finish_s(ticket: Ticket, endpoint: Endpoint) -> float:
+def finish_s(ticket: Ticket, endpoint: Endpoint, now: float) -> float:
     """Seconds from now until this request would be done there."""
     law, cost = ticket.pool.pricing.law, ticket.price.cost
-    prefill_s = (endpoint.pending_prefill_us + cost.prefill_us) / MICRO
+    prefill_s = endpoint.prefill_under_way_s(now) * endpoint.meter.speed + cost.prefill_us / MICRO
     step_s = (
         law.c0_s
         + law.c2_s * (endpoint.books.requests + 1)

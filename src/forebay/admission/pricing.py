@@ -14,7 +14,7 @@ from forebay.admission.length_law import LengthLaw
 from forebay.admission.lengths import OutputLengths
 from forebay.admission.model import Cost, Demand, Usage
 from forebay.admission.prefixes import PrefixCaches
-from forebay.admission.prompt_ratio import PromptRatios
+from forebay.admission.prompt_ratio import TRUSTED_AFTER, PromptRatios
 from forebay.admission.record import record
 from forebay.admission.settings import SpeedLaw
 
@@ -22,6 +22,9 @@ DECAY: Final = 0.98
 """Per answer: means over about 50 of them."""
 CHANGED: Final = 0.1
 """A law that changes neither part of a usual request's cost by more is not worth estimating everything anew."""
+ODD_AT_FIRST: Final = 6.0
+ODD_WHEN_SURE: Final = 3.0
+"""Times by which an engine's count of some prompts may be off what was expected of them."""
 USUAL_PROMPT_TOKENS: Final = 1000.0
 USUAL_OUTPUT_TOKENS: Final = 200.0
 """What a usual request is like before any was seen."""
@@ -160,6 +163,10 @@ class Pricing:
                 text_tokens -= demand.prompt_tokens
         model = counted.prompts[0][0].model
         of_one_model = all(demand.model == model for demand, _ in counted.prompts)
+        sure = self.ratios.common.observations >= TRUSTED_AFTER
+        off = ODD_WHEN_SURE if sure else ODD_AT_FIRST
+        if not expected <= off * tokens <= off * off * expected:
+            return  # somebody else's prompts are among them, or the engine counts something else
         if texts and all_text and of_one_model:
             self.ratios.observe(model, text_bytes, text_tokens, texts)
         if counted.cached_tokens is not None and not told_cached and expected:
@@ -184,7 +191,7 @@ class Pricing:
             demand.tenant,
             price.cost.prompt_tokens // demand.prompts if demand.prompts > 1 else price.cost.prompt_tokens,
             each,
-            censored=not whole or each >= price.cap,
+            censored=not whole or each >= min(price.cap, demand.cut_output_tokens or price.cap),
         )
         if whole:
             off = output_tokens / max(price.cost.output_tokens, 1)

@@ -38,7 +38,7 @@ MOST_TEMPLATE: Final = 100.0
 SURELY_BYTES: Final = 8.0
 """Text is hardly ever cut into tokens of more bytes in the mean. So however odd the prompts of some clients are, what
 they teach refuses nobody whose text would be small enough even so."""
-LEAST_SLOPE: Final = 1.0 / 64.0
+LEAST_SLOPE: Final = 1.0 / SURELY_BYTES
 MOST_SLOPE: Final = 1.0
 MODELS: Final = 64
 """Names with a fit of their own."""

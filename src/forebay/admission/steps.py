@@ -28,6 +28,7 @@ import math
 from typing import Final
 
 from forebay.admission.model import EngineSample
+from forebay.admission.quantiles import RatioHistogram
 from forebay.admission.record import record
 from forebay.admission.settings import SpeedLaw
 from forebay.admission.steplaw import StepLearner
@@ -46,6 +47,10 @@ SPECULATION: Final = 1.3
 PACE_DECAY: Final = 0.98
 """Per ended stream, and per window."""
 LEAST_PACE_EVENTS: Final = 50.0
+LEAST_STREAM_EVENTS: Final = 8
+"""Of a stream that says something about others."""
+PACE_LOOK_EVERY: Final = 8
+PACE_LOOK_RARELY_FROM: Final = 32
 LEAST_PACE_WINDOWS: Final = 3.5
 ENOUGH_WITHOUT_USAGE: Final = 500
 """Events of ended streams without any usage after which an event is taken for a token."""
@@ -219,12 +224,26 @@ class EngineClock:
 class EventPace:
     """How many tokens, and how many engine steps, one data event of a stream stands for."""
 
-    __slots__ = ("_events", "_events_ended", "_ratios", "_tokens", "_windows")
+    __slots__ = (
+        "_each",
+        "_events",
+        "_events_ended",
+        "_ratios",
+        "_until_look",
+        "_windows",
+        "tokens_per_event",
+    )
 
     def __init__(self) -> None:
-        self._tokens = 0.0
+        self._each = RatioHistogram()
+        """Tokens per event of ended streams with usage. Their median counts: some clients' streams are odd (a tool call
+        comes in a few events), and must not change what those of others are taken for."""
         self._events = 0.0
         """Data events of ended streams with usage."""
+        self._until_look = 0
+        """Streams until the median is looked up anew."""
+        self.tokens_per_event = 1.0
+        """1 until some streams with usage have ended."""
         self._events_ended = 0
         """Data events of all ended streams."""
         self._ratios = 0.0
@@ -238,13 +257,6 @@ class EventPace:
             or self._events_ended >= ENOUGH_WITHOUT_USAGE
             or self._windows >= LEAST_PACE_WINDOWS
         )
-
-    @property
-    def tokens_per_event(self) -> float:
-        """1 until some streams with usage have ended."""
-        if self._events < LEAST_PACE_EVENTS:
-            return 1.0
-        return _bounded(self._tokens / self._events)
 
     @property
     def steps_per_event(self) -> float:
@@ -265,8 +277,14 @@ class EventPace:
         self._events_ended += events
         if output_tokens is None or not 1 <= output_tokens <= MOST_PER_EVENT * events:
             return
-        self._tokens = self._tokens * PACE_DECAY + output_tokens
+        if events < LEAST_STREAM_EVENTS:
+            return
+        self._each.observe(output_tokens / events)
         self._events = self._events * PACE_DECAY + events
+        self._until_look -= 1
+        if self._until_look <= 0 and self._events >= LEAST_PACE_EVENTS:
+            self._until_look = PACE_LOOK_EVERY if self._each.observations >= PACE_LOOK_RARELY_FROM else 1
+            self.tokens_per_event = _bounded(self._each.quantile(0.5))
 
     def paced(self, gap_s: float, step_s: float) -> None:
         """Over the same time, events of a stream were `gap_s` apart and steps took `step_s`."""

@@ -98,9 +98,9 @@ AutoSize = Annotated[
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer"}, {"type": "string"}]}),
 ]
 AutoNumber = Annotated[
-    Annotated[float, Field(ge=0)] | None,
+    Annotated[float, Field(ge=0, le=1e9)] | None,
     BeforeValidator(_auto_or_number),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 0}]}),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 0, "maximum": 1e9}]}),
 ]
 ListenAddress = Annotated[
     Address,
@@ -127,7 +127,7 @@ class Profile(_Strict):
 
     name: str | None = None
     """A profile's name or file. Unset with `tokens_per_gpu_second` unset means: learn while running."""
-    tokens_per_gpu_second: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_gpu_second: Annotated[float, Field(ge=0.001, le=1e9)] | None = None
     """The simplest profile: prompt and output tokens together that one GPU gets through per second when busy."""
 
     @model_validator(mode="before")
@@ -149,7 +149,7 @@ _PROFILE_JSON_SCHEMA = {
         {"type": "string", "examples": ["learn", "llama3-8b-h100x1-bf16", "measured.json"]},
         {
             "type": "object",
-            "properties": {"tokens_per_gpu_second": {"type": "number", "exclusiveMinimum": 0}},
+            "properties": {"tokens_per_gpu_second": {"type": "number", "minimum": 0.001, "maximum": 1e9}},
             "required": ["tokens_per_gpu_second"],
             "additionalProperties": False,
         },
@@ -171,17 +171,17 @@ class Pool(_Strict):
     """GPUs per endpoint: turns an endpoint's time into GPU-seconds. Unset means the profile's, else 1."""
     profile: Annotated[Profile, WithJsonSchema(_PROFILE_JSON_SCHEMA)] = Profile()
     """Speed to start from. `learn` begins optimistic, so that nothing is refused on a guess, and corrects itself."""
-    max_gpu_seconds: Annotated[float, Field(ge=0)] | None = None
+    max_gpu_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Bound on queued and running work of the pool, times `headroom`; unset is unlimited (wait budgets still hold)."""
     headroom: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Part of each capacity limit that is used; the rest absorbs estimates that were too low."""
-    max_inflight_requests: Annotated[int, Field(ge=1)] | None = None
+    max_inflight_requests: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Per endpoint; unset means found from what the engine shows."""
-    max_inflight_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_inflight_tokens: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """KV tokens booked per endpoint; unset means the engine's KV capacity."""
-    max_pool_requests: Annotated[int, Field(ge=1)] | None = None
+    max_pool_requests: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """In flight over all endpoints; unset is unlimited."""
-    max_queue: Annotated[int, Field(ge=0)] | None = None
+    max_queue: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Waiting requests over all classes; unset is unlimited, 0 refuses whatever cannot start at once."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """Model names served here, `*` stands for anything; unset means what the endpoints list."""
@@ -210,18 +210,18 @@ class Pool(_Strict):
 class ClassEntry(_Strict):
     """A priority class. The order in the file is the rank: first is most important."""
 
-    ttft: Annotated[Duration, Field(gt=0)] | None = None
+    ttft: Annotated[Duration, Field(gt=0, le=86400 * 7)] | None = None
     """Objective: arrival to first token. Needed unless the class is realtime, standard or batch."""
-    tpot: Annotated[Duration, Field(gt=0)] | None = None
+    tpot: Annotated[Duration, Field(gt=0, le=86400)] | None = None
     """Objective: mean time per output token after the first. 120ms if unset."""
-    wait_budget: Annotated[Duration, Field(ge=0)] | None = None
+    wait_budget: Annotated[Duration, Field(ge=0, le=86400 * 7)] | None = None
     """Longest a request may wait here, predicted or real; unset means the TTFT objective."""
-    weight: Annotated[float, Field(gt=0)] | None = None
+    weight: Annotated[float, Field(ge=0.001, le=1e6)] | None = None
     """Share of GPU time relative to other classes while both wait. 1 if unset."""
-    value: Annotated[float, Field(gt=0)] | None = None
+    value: Annotated[float, Field(ge=0.001, le=1e6)] | None = None
     """Worth of one request that meets its objective, relative to other classes: where not all can be on time, the least
     worth for its cost goes. 1 if unset."""
-    max_queue: Annotated[int, Field(ge=0)] | None = None
+    max_queue: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Waiting requests of this class; unset is unlimited, 0 refuses whatever cannot start at once."""
     max_queue_gpu_seconds: AutoNumber = None
     """Waiting work of this class; `auto` is drain rate × the class's share × wait budget, once the pool has learned."""
@@ -232,14 +232,14 @@ class ClassEntry(_Strict):
     order: Literal["sjf", "fifo", "edf"] = "sjf"
     """Among one tenant's waiting requests: shortest first with aging, first come first served, or the one that must
     start soonest."""
-    aging: Annotated[Duration, Field(gt=0)] | None = None
+    aging: Annotated[Duration, Field(ge=0.001, le=86400 * 7)] | None = None
     """With `sjf`: a request of twice the cost is overtaken for this long at most, of four times the cost for twice as
     long. Unset means half the wait budget."""
     short_tokens: Annotated[int, Field(ge=0)] = 0
     """Requests expected to make fewer output tokens than this are short."""
-    short_weight: Annotated[float, Field(ge=1)] = 1.0
+    short_weight: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     """With `sjf`: a short request is ordered as if its cost were divided by this."""
-    max_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_share: Annotated[float, Field(ge=0.001, le=1)] = 1.0
     """Part of the pool's GPU time that this class may get while others wait."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """A request is refused if this quantile of its predicted wait is over its budget. Unset means 0.9 for realtime, 0.5

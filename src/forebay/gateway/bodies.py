@@ -2,7 +2,9 @@
 
 The core bounds what waits; this bounds both together while bodies are read, so that a burst of large uploads cannot
 take the process's memory. Room is taken for bytes that are here: a length that was only announced takes none, or a
-handful of slow uploads would keep everybody out. Whoever reserves or adds gives back the same number.
+handful of slow uploads would keep everybody out. And an eighth of the room is for small bodies alone, so that large
+ones which come slowly do not keep out those that nearly everybody sends. Whoever reserves or adds gives back the same
+number.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from forebay.admission.retry_after import RetryAfter
 
 __all__ = ["GUESSED_WAIT_S", "BodyRoom"]
 
+SMALL_BYTES: Final = 64 * 1024
+"""Longer than nearly every chat."""
+KEPT_PART: Final = 8
+"""One in so many bytes of the room is kept for bodies up to that size."""
 GUESSED_WAIT_S: Final = 1.0
 """Until room for bodies comes free: of a request that was not read nothing is known that a prediction could rest on."""
 
@@ -27,13 +33,16 @@ class BodyRoom:
         self.taken_bytes = 0
         self._retry_after = RetryAfter(1)
 
-    def left_bytes(self) -> int:
-        """Room for further bodies."""
-        return max(self.limit_bytes - self.taken_bytes, 0)
+    def left_bytes(self, body_bytes: int) -> int:
+        """Room for a further body of this size."""
+        limit_bytes = self.limit_bytes
+        if body_bytes > SMALL_BYTES:
+            limit_bytes -= limit_bytes // KEPT_PART
+        return max(limit_bytes - self.taken_bytes, 0)
 
-    def reserve(self, size_bytes: int) -> bool:
-        """Takes room for a piece of a body that has come; False if there is not enough."""
-        if size_bytes > self.limit_bytes - self.taken_bytes:
+    def reserve(self, size_bytes: int, body_bytes: int) -> bool:
+        """Takes room for a piece of a body, of which so many bytes have come with it; False if there is not enough."""
+        if size_bytes > self.left_bytes(body_bytes):
             return False
         self.taken_bytes += size_bytes
         return True

@@ -85,6 +85,8 @@ class Ask:
     """Separate prompts (`prompt` may be a list); sizes are those of all together."""
     prefix_hash: int | None = None
     """What the prompt begins with (`gateway.prefix`); None if it is short."""
+    cut_output_tokens: int | None = None
+    """Where an answer may have been cut off before its limit (`Demand.cut_output_tokens`)."""
 
 
 _Body = TypeVar("_Body", Chat, CrowdedChat, Completion)
@@ -110,8 +112,13 @@ def read_chat(body: bytes) -> Ask:
     chat = _decoded(decode_crowded_chat, body) if _is_crowded(body) else _decoded(decode_chat, body)
     limit = _output_limit(chat.max_tokens, "max_tokens")
     other = _output_limit(chat.max_completion_tokens, "max_completion_tokens")
-    if other is not None and (limit is None or other > limit):
-        limit = other  # With both set, engines differ on which counts: the larger is reserved.
+    cut = None
+    if other is not None and limit is None:
+        limit = other
+    elif other is not None and limit is not None and other != limit:
+        # With both set, engines differ on which counts: the larger is reserved, and an answer that reaches the smaller
+        # one says nothing of its length.
+        limit, cut = max(limit, other), min(limit, other)
     ask = Ask(
         _bounded(chat.model),
         chat.stream is True,
@@ -120,6 +127,7 @@ def read_chat(body: bytes) -> Ask:
         0,
         limit,
         1 if chat.n is None else _samples(chat.n, "n"),
+        cut_output_tokens=cut,
     )
     if isinstance(chat, CrowdedChat):
         ask.prompt_bytes += memoryview(chat.messages).nbytes
@@ -145,7 +153,10 @@ def read_completion(body: bytes) -> Ask:
         samples=1 if completion.n is None else _samples(completion.n, "n"),
     )
     if completion.best_of is not None:
-        ask.samples = max(ask.samples, _samples(completion.best_of, "best_of"))
+        best_of = _samples(completion.best_of, "best_of")
+        if best_of > ask.samples:
+            # Engines that do not know it give fewer answers: what is divided by it is no length.
+            ask.samples, ask.cut_output_tokens = best_of, 1
     _count_prompt(bytes(completion.prompt), ask)
     if ask.samples > MAX_LIST_SAMPLES:
         raise BadRequest(

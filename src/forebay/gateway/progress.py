@@ -86,11 +86,6 @@ class Progress:
     def flush(self) -> None:
         """Reports everything that moved since the last time, and releases what was held too long."""
         now_s = self.now()
-        if self._paused and now_s >= self._paused_due_s:
-            self._paused_due_s = now_s + PAUSED_REPORT_S
-            for mover in self._paused:
-                if not mover.moved:
-                    self._moved.append(mover)
         moved, self._moved = self._moved, []
         batches: dict[EndpointId, _Batch] = {}
         for mover in moved:
@@ -102,10 +97,22 @@ class Progress:
                 batch.add(mover)
         for endpoint, batch in batches.items():
             self._feed(Progressed(endpoint, batch.tokens, batch.mean_gap_s()))
+        if self._paused and now_s >= self._paused_due_s:
+            self._paused_due_s = now_s + PAUSED_REPORT_S
+            self._report_paused()
         while self._held and (self._held[0][1].over or self._held[0][0] <= now_s):
             _, held = self._held.popleft()
             if not held.over:
                 held.release_head()
+
+    def _report_paused(self) -> None:
+        """Those that are not read are not at fault for being silent; nor do they show that their engine works."""
+        tickets: dict[EndpointId, list[tuple[TicketId, int]]] = {}
+        for mover in self._paused:
+            if not mover.over:
+                tickets.setdefault(mover.endpoint, []).append((mover.ticket, 0))
+        for endpoint, paused in tickets.items():
+            self._feed(Progressed(endpoint, paused, alive=False))
 
     def close(self) -> None:
         """Stops the timer."""

@@ -143,7 +143,7 @@ class Relay:
         declared_bytes = 1 if exchange.head.chunked else exchange.head.content_length or 0
         if declared_bytes > limit_bytes:
             self._body_failed(BodyFailure.TOO_LARGE)
-        elif declared_bytes > self._desk.bodies.left_bytes():
+        elif declared_bytes > self._desk.bodies.left_bytes(declared_bytes):
             self._body_failed(BodyFailure.NO_ROOM)
         else:
             exchange.on_disconnect = self._client_left
@@ -151,7 +151,7 @@ class Relay:
 
     def _reserve(self, piece_bytes: int) -> bool:
         """Room is taken for what has come, not for what was announced: announcing costs a client nothing."""
-        if not self._desk.bodies.reserve(piece_bytes):
+        if not self._desk.bodies.reserve(piece_bytes, self._reserved_bytes + piece_bytes):
             return False
         self._reserved_bytes += piece_bytes
         return True
@@ -202,6 +202,7 @@ class Relay:
             claims.retry_count,
             ask.prefix_hash,
             ask.prompts,
+            ask.cut_output_tokens,
         )
 
     def _body_failed(self, failure: BodyFailure) -> None:

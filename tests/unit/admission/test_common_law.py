@@ -100,7 +100,8 @@ def test_where_a_step_gives_several_tokens_a_token_costs_a_part_of_it() -> None:
     site = Site(LEARNS)
     run_steps(site.endpoint(), SLOW)
     pace = site.endpoint().sources.pace
-    pace._tokens, pace._events = 200.0, 100.0
+    for _ in range(8):
+        pace.ended(200, 100)
     pace._ratios, pace._windows = 10.0, 10.0
     assert 2.0 == pace.tokens_per_step
     learned = site.endpoint().sources.learner.law()

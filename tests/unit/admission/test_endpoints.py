@@ -364,12 +364,35 @@ def test_the_prefill_window_is_in_the_endpoints_own_time() -> None:
     assert not site.endpoint().is_open(0.0)
 
 
-def test_unstreamed_prompts_do_not_fill_the_window() -> None:
-    """Their first byte is their last, so nobody could say when such a prompt is through."""
+def test_unstreamed_prompts_fill_the_window_for_as_long_as_they_should_take() -> None:
+    """Their first byte is their last, so nobody says when such a prompt is through: one after the other, by the law."""
     site = Site()
-    site.running(1, prompt_tokens=50_000, stream=False)
-    assert 0 == site.endpoint().pending_prefill_us
-    assert site.endpoint().is_open(0.0)
+    endpoint = site.endpoint()
+    assert 0.15 == endpoint.prefill_window_s
+    first = site.running(1, prompt_tokens=3000, stream=False)
+    assert (0, 0.3) == (endpoint.pending_prefill_us, endpoint.prefill_under_way_s(0.0))
+    assert [False, False, True] == [endpoint.is_open(now) for now in (0.0, 0.14, 0.15)]
+    assert pytest.approx(0.15) == endpoint.opens_s(0.0)
+    assert math.inf == endpoint.opens_s(0.15)
+    second = site.running(2, now=0.1, prompt_tokens=3000, stream=False)
+    assert pytest.approx(0.5) == endpoint.prefill_under_way_s(0.1)
+    site.life.finish(first, Outcome.COMPLETED, None, 0.2, engine_goes_on=False)
+    assert pytest.approx(0.4) == endpoint.prefill_under_way_s(0.2)
+    site.life.finish(second, Outcome.COMPLETED, None, 0.21, engine_goes_on=False)
+    assert 0.0 == endpoint.prefill_under_way_s(0.21)
+
+
+def test_streamed_and_unstreamed_prompts_share_the_window() -> None:
+    """It opens by time only for what is not streamed."""
+    site = Site()
+    endpoint = site.endpoint()
+    site.running(1, prompt_tokens=1000)
+    site.running(2, prompt_tokens=1000, stream=False)
+    assert pytest.approx(0.2) == endpoint.prefill_under_way_s(0.0)
+    assert pytest.approx(0.05) == endpoint.opens_s(0.0)
+    assert [False, True] == [endpoint.is_open(now) for now in (0.04, 0.05)]
+    site.running(3, now=0.05, prompt_tokens=1000)
+    assert (math.inf, False) == (endpoint.opens_s(0.06), endpoint.is_open(9.0))
 
 
 def test_on_trial_one_request_at_a_time() -> None:
@@ -964,6 +987,7 @@ def test_the_moment_at_which_pacing_lets_a_prompt_in_is_told() -> None:
     assert math.inf == endpoint.paced_until_s(prompt, 0.2)
     begin(site, [stream], 0.1)
     site.pool.follow(endpoint, 0.2)
+    endpoint.prefill_window_s = 9.0
     site.running(3, now=0.2, prompt_tokens=3500, stream=False)
     until_s = endpoint.paced_until_s(prompt, 0.2)
     assert 0.2 < until_s < 1.0

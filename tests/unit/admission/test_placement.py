@@ -39,18 +39,20 @@ def test_a_finish_is_prefill_and_the_answers_steps() -> None:
     site = Site()
     decoding(site, 1, "a")
     ticket = site.ticket(LATE)
-    assert pytest.approx(0.01 + 99 * 0.02) == finish_s(ticket, site.endpoint())
+    assert pytest.approx(0.01 + 99 * 0.02) == finish_s(ticket, site.endpoint(), 0.0)
     site.running(2, "a", prompt_tokens=200)
-    assert pytest.approx(0.03 + 99 * 0.03) == finish_s(ticket, site.endpoint())
+    assert pytest.approx(0.03 + 99 * 0.03) == finish_s(ticket, site.endpoint(), 0.0)
     site.endpoint().meter.speed = 0.5
-    assert pytest.approx((0.03 + 99 * 0.03) * 2) == finish_s(ticket, site.endpoint())
+    assert pytest.approx((0.03 + 99 * 0.03) * 2) == finish_s(ticket, site.endpoint(), 0.0)
 
 
 def test_a_step_takes_its_fixed_time_and_reads_the_cache() -> None:
     """5 ms for the step itself, 10 ms a sequence and 1 µs for each token held: 300 and its own 100."""
     site = Site(pool_settings(law=replace(LAW, c0_s=5e-3, c3_s=1e-6)))
     decoding(site, 1, "a", prompt_tokens=300)
-    assert pytest.approx(0.01 + 99 * (0.005 + 0.02 + 400e-6)) == finish_s(site.ticket(LATE), site.endpoint())
+    assert pytest.approx(0.01 + 99 * (0.005 + 0.02 + 400e-6)) == finish_s(
+        site.ticket(LATE), site.endpoint(), 0.0
+    )
 
 
 def test_the_endpoint_with_fewer_sequences_is_chosen() -> None:
@@ -106,7 +108,9 @@ def test_how_long_the_others_have_to_go_does_not_count() -> None:
     site = two()
     decoding(site, 1, "a", max_output_tokens=990)
     decoding(site, 2, "b")
-    assert finish_s(site.ticket(LATE), site.endpoint("a")) == finish_s(site.ticket(LATE), site.endpoint("b"))
+    assert finish_s(site.ticket(LATE), site.endpoint("a"), 0.0) == finish_s(
+        site.ticket(LATE), site.endpoint("b"), 0.0
+    )
     assert "a" == chosen(site)
 
 

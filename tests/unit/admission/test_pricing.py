@@ -274,6 +274,36 @@ def test_of_cached_tokens_usage_is_better_evidence_than_a_count() -> None:
     assert 1 == len(pricing.prefixes)
 
 
+@pytest.mark.parametrize(("tokens", "learns"), [(13_000, False), (6000, True), (500, True), (300, False)])
+def test_counts_that_are_far_off_are_somebody_elses(tokens: int, learns: bool) -> None:
+    """Four prompts of 2000 bytes: at first up to six times too many or too few tokens may be theirs."""
+    pricing = Pricing(LAW, None)
+    pricing.learn_counted(counted(4, tokens))
+    assert learns is bool(pricing.ratios.common.observations)
+
+
+def test_what_is_known_well_may_not_be_far_off() -> None:
+    """Three times, once thirty prompts were counted: more is another client of the engine."""
+    pricing = Pricing(LAW, None)
+    for _ in range(10):
+        pricing.learn_counted(counted(4, 2000))
+    before = pricing.ratios.common.bytes_per_token
+    pricing.learn_counted(counted(4, 6100))
+    assert before == pricing.ratios.common.bytes_per_token
+
+
+def test_an_answer_at_the_smaller_of_two_limits_says_nothing_of_its_length() -> None:
+    """Nobody knows by which of them the engine went."""
+    cut, whole = Pricing(LAW, None), Pricing(LAW, None)
+    for number in range(100):
+        for pricing, limit in ((cut, 20), (whole, None)):
+            asked = demand(number, max_output_tokens=4000, cut_output_tokens=limit)
+            pricing.learn_output(asked, pricing.price(asked), 20, whole=True)
+    of_cut, of_whole = (p.price(demand(1, max_output_tokens=4000)).cost.output_tokens for p in (cut, whole))
+    assert of_cut > 200
+    assert of_whole < 60
+
+
 def test_where_usage_has_told_of_cached_tokens_none_are_none() -> None:
     """Some engines leave out a nought: hits alone would teach that everything is always cached."""
     pricing = Pricing(LAW, None)

@@ -88,10 +88,10 @@ def test_nonsense_teaches_nothing(prompt_bytes: int, prompt_tokens: int) -> None
 
 
 def test_whatever_is_observed_stays_plausible() -> None:
-    """Between a token a byte and one every 64, and a template of at most 100."""
+    """Between a token a byte and one every eight, and a template of at most 100."""
     dense, sparse = learned_of((5000, 5900), (9, 1000)), learned_of((500_000, 10))
     assert (1.0, 100.0) == (dense.bytes_per_token, dense.template_tokens)
-    assert 64.0 == sparse.bytes_per_token
+    assert 8.0 == sparse.bytes_per_token
     assert 0.0 <= sparse.template_tokens <= 8.0
 
 

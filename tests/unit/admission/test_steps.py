@@ -233,6 +233,18 @@ def test_tokens_per_event_come_from_usage() -> None:
     assert pytest.approx(2.0) == pace.steps_per_event
 
 
+def test_odd_streams_do_not_change_what_an_event_is() -> None:
+    """Tool calls come in a few events of many tokens each, some clients' answers in large pieces: most count."""
+    pace = EventPace()
+    for _ in range(30):
+        pace.ended(100, 3)
+    assert (1.0, False) == (pace.tokens_per_event, pace.is_known)
+    for _ in range(60):
+        for tokens in (100, 104, 1600):
+            pace.ended(tokens, 100)
+    assert pytest.approx(1.0, rel=0.1) == pace.tokens_per_event
+
+
 def test_without_usage_an_event_becomes_a_token_in_the_end() -> None:
     """Five hundred events without any usage: there will be none."""
     pace = EventPace()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from forebay.admission.effects import Abort, Hold
-from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed
-from forebay.admission.model import Check, EndpointId, EndpointState, EngineInfo
+from forebay.admission.events import Described, EndpointsChanged, Progressed, Sampled, SampleMissed
+from forebay.admission.model import Check, EndpointId, EndpointState, EngineInfo, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Order
 from tests.unit.admission.build import (
@@ -168,6 +168,18 @@ def test_bytes_on_any_stream_keep_an_endpoint_alive(begin: Begin) -> None:
         scenario.run_until(float(second))
         scenario.progress("a", float(second), 2)
     assert EndpointState.UP is scenario.state()
+
+
+def test_streams_that_nobody_reads_do_not_keep_an_endpoint_alive(begin: Begin) -> None:
+    """A client that reads nothing must not hide that the engine hangs; its own stream is not ended for that silence."""
+    scenario = begin()
+    scenario.arrive(1, 0.0)
+    scenario.first_token(1, 1.0)
+    for second in range(2, 13):
+        scenario.run_until(float(second))
+        scenario.tell(Progressed(EndpointId("a"), [(TicketId(1), 0)], alive=False), float(second))
+    assert EndpointState.STALLED is scenario.state()
+    assert {1: "a"} == scenario.running
 
 
 def test_counters_that_move_keep_an_endpoint_alive(begin: Begin) -> None:

@@ -71,7 +71,7 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         (POOLS + "  poll_interval: 200\n", "pools[0].poll_interval: 200 has no unit; write 200s or 200ms"),
         (POOLS + "  poll_interval: 1ms\n", "pools[0].poll_interval: found 1ms, must be at least 50ms"),
         (POOLS + "  profile: {tokens: 3}\n", "pools[0].profile: expected learn, a profile's name, a file, or"),
-        (POOLS + "  profile: {tokens_per_gpu_second: 0}\n", "tokens_per_gpu_second: found 0, must be more than 0"),
+        (POOLS + "  profile: {tokens_per_gpu_second: 0}\n", "tokens_per_gpu_second: found 0, must be at least 0.001"),
         (POOLS + "  models: []\n", "pools[0].models: too short, needs at least 1"),
         (POOLS + "  name: 'a b'\n", "pools[0].name: found 'a b'; a name has 1 to 100 letters"),
         (POOLS + "  name:\n", "pools[0].name: found nothing, expected text"),

@@ -2,22 +2,33 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.gateway.bodies import BodyRoom
+from forebay.gateway.bodies import SMALL_BYTES, BodyRoom
 
 
 def test_room_is_taken_and_given_back() -> None:
     """What fits is taken, what does not is refused, and what was taken can be given back."""
     room = BodyRoom(100)
-    assert room.reserve(60)
-    assert not room.reserve(41)
-    assert room.left_bytes() == 40
+    assert room.reserve(60, 60)
+    assert not room.reserve(41, 41)
+    assert room.left_bytes(1) == 40
     room.add(50)
-    assert room.left_bytes() == 0
+    assert room.left_bytes(1) == 0
     room.remove(60)
-    assert room.reserve(50)
+    assert room.reserve(50, 50)
     room.remove(50)
     room.remove(50)
     assert room.taken_bytes == 0
+
+
+def test_large_bodies_leave_room_for_small_ones() -> None:
+    """However many large ones are on their way, one eighth is for bodies up to 64 KiB."""
+    room = BodyRoom(800_000)
+    assert (700_000, 800_000) == (room.left_bytes(SMALL_BYTES + 1), room.left_bytes(SMALL_BYTES))
+    assert room.reserve(700_000, 700_000)
+    assert not room.reserve(1, 700_001)
+    assert room.reserve(SMALL_BYTES, SMALL_BYTES)
+    assert not room.reserve(1, SMALL_BYTES + 1)
+    assert room.reserve(100, 100)
 
 
 def test_more_is_never_given_back_than_was_taken() -> None:

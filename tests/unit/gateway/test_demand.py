@@ -180,6 +180,20 @@ def test_f029_usual_output_limits_are_read(fields: str, limit: int | None) -> No
     assert limit == read_chat(f"{{{fields}}}".encode()).max_output_tokens
 
 
+def test_the_smaller_of_two_limits_is_kept() -> None:
+    """Only where there are two and they differ; and best_of answers that an engine may not give say no length."""
+    for fields, cut in (
+        ('"max_tokens": 9, "max_completion_tokens": 2', 2),
+        ('"max_tokens": 2, "max_completion_tokens": 9', 2),
+        ('"max_tokens": 9, "max_completion_tokens": 9', None),
+        ('"max_completion_tokens": 9', None),
+    ):
+        assert cut == read_chat(f"{{{fields}}}".encode()).cut_output_tokens
+    several = read_completion(b'{"prompt": "x", "n": 2, "best_of": 5}')
+    assert (5, 1) == (several.samples, several.cut_output_tokens)
+    assert None is read_completion(b'{"prompt": "x", "n": 5, "best_of": 5}').cut_output_tokens
+
+
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [

@@ -90,14 +90,17 @@ async def test_what_is_over_is_not_reported(reports: Reports) -> None:
     reports.progress.close()
 
 
-async def test_a_paused_stream_counts_as_moving(reports: Reports) -> None:
-    """While a slow client keeps us from reading, the engine is not silent; the pause is no gap either."""
+async def test_a_paused_stream_is_not_silent(reports: Reports) -> None:
+    """While a slow client keeps us from reading it is not the engine's silence; nor does it show that the engine works.
+
+    The pause is no gap either.
+    """
     stream = Stream(1)
     reports.event(stream, 10.0)
     reports.flush()
     reports.progress.pause(stream)
     reports.now_s += 5
-    assert [[(1, 0)]] == [list(r.tokens) for r in reports.flush()]
+    assert [([(1, 0)], False)] == [(list(r.tokens), r.alive) for r in reports.flush()]
     assert reports.flush() == []
     reports.progress.resume(stream)
     reports.event(stream, 30.0)
