@@ -35,6 +35,9 @@ FOREBAY_POOLS__0__ENDPOINTS__0=http://10.0.0.1:8000
 FOREBAY_POOLS__0__ENDPOINTS__1=http://10.0.0.2:8000
 ```
 
+`MAX_POOL_GPU_SECONDS` (seconds) and `POLL_INTERVAL_MS` (milliseconds) are older names, for all pools that do not set
+`max_gpu_seconds` or `poll_interval` themselves.
+
 Addresses are `HOST:PORT`; `8080` alone listens on loopback only, `:8080` on all interfaces.
 
 Unknown keys are errors. Durations carry a unit (`500ms`, `1.5s`, `2m`), sizes too (`32MiB`, `512kB`).

@@ -5,6 +5,9 @@ Every key has a form: `FOREBAY_` and the key in capitals; a double underscore go
 as text; indices also build a list that is not there, or add to one, from 0 without a gap. A variable that names no
 key is reported as a warning and not an error: Kubernetes puts `FOREBAY_SERVICE_HOST` and the like into every pod
 near a Service called forebay. Pure: the mapping is passed in.
+
+Two names without the prefix are older than it and are set for every pool that does not say itself:
+`MAX_POOL_GPU_SECONDS` (seconds) and `POLL_INTERVAL_MS` (milliseconds).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from forebay.config.errors import ConfigError
 from forebay.config.schema import Config
 from forebay.config.yaml_text import Document, KeyPath, parse_yaml
 
-__all__ = ["PREFIX", "Override", "apply_override", "overrides_from"]
+__all__ = ["PREFIX", "Override", "apply_override", "fill_in_pools", "overrides_from"]
 
 PREFIX: Final = "FOREBAY_"
 RESERVED: Final = frozenset(
@@ -36,6 +39,10 @@ _MEANT: Final = {
     "profile": "POOLS__0__PROFILE",
 }
 """Options and pools' keys that are looked for at the top."""
+_OF_ALL_POOLS: Final = (
+    ("MAX_POOL_GPU_SECONDS", "max_gpu_seconds", None),
+    ("POLL_INTERVAL_MS", "poll_interval", "ms"),
+)
 _PLAIN_TEXT: Final = frozenset({"listen", "admin", "admin_token", "default_class"})
 """Taken as written: a credential of digits only must not become a number."""
 _DEFAULT_CLASSES: Final = ("realtime", "standard", "batch")
@@ -85,6 +92,32 @@ def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str
     if problems:
         raise ConfigError(problems)
     return sorted(overrides, key=_order), warnings
+
+
+def fill_in_pools(environ: Mapping[str, str], data: dict[str, Any]) -> dict[KeyPath, str]:
+    """Set what the two names without a prefix say in the pools that do not; returns the paths with their variables.
+
+    A value that is no number is put there as it is: the schema says what is wrong with it.
+    """
+    filled: dict[KeyPath, str] = {}
+    pools = data.get("pools")
+    for variable, key, unit in _OF_ALL_POOLS:
+        text = environ.get(variable)
+        if text is None or not isinstance(pools, list):
+            continue
+        value = _number(text) if unit is None else f"{text.strip()}{unit}"
+        for index, pool in enumerate(pools):
+            if isinstance(pool, dict) and pool.get(key) is None:
+                pool[key] = value
+                filled["pools", index, key] = variable
+    return filled
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _order(override: Override) -> list[tuple[bool, int, str]]:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from forebay.config.checks import find_contradictions, find_doubts
-from forebay.config.environment import Override, apply_override, overrides_from
+from forebay.config.environment import Override, apply_override, fill_in_pools, overrides_from
 from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.messages import problems_from
 from forebay.config.schema import Config
@@ -61,7 +61,8 @@ def load(
         ConfigError: with every problem found, and the warnings beside.
     """
     document = _read(path) if path is not None else Document("configuration", None)
-    overrides, warnings = overrides_from(os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    overrides, warnings = overrides_from(environ)
     try:
         data = _as_mapping(document)
         _apply(overrides, data, document)
@@ -70,6 +71,7 @@ def load(
             data[key] = value
             document.overridden[(key,)] = option
         document.overridden.update(part_options or {})
+        document.overridden.update(fill_in_pools(environ, data))
         document.data = data
         config = _validated(document)
     except ConfigError as error:

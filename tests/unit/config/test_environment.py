@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forebay.config.environment import apply_override, overrides_from
+from forebay.config.environment import apply_override, fill_in_pools, overrides_from
 from forebay.config.errors import ConfigError
 
 
@@ -111,3 +111,22 @@ def test_broken_yaml_names_the_variable() -> None:
     """A value that is no YAML is reported with the variable's name."""
     with pytest.raises(ConfigError, match="FOREBAY_POOLS:1"):
         overrides_from({"FOREBAY_POOLS": "[{"})
+
+
+def test_older_names_hold_for_every_pool_that_does_not_say_itself() -> None:
+    """`MAX_POOL_GPU_SECONDS` and `POLL_INTERVAL_MS`, as in manifests that are older than the prefix."""
+    environ = {"MAX_POOL_GPU_SECONDS": "120", "POLL_INTERVAL_MS": "150"}
+    pools = [{"name": "a"}, {"name": "b", "max_gpu_seconds": 7}]
+    filled = fill_in_pools(environ, {"pools": pools})
+    assert pools == [
+        {"name": "a", "max_gpu_seconds": 120.0, "poll_interval": "150ms"},
+        {"name": "b", "max_gpu_seconds": 7, "poll_interval": "150ms"},
+    ]
+    assert "MAX_POOL_GPU_SECONDS" == filled["pools", 0, "max_gpu_seconds"]
+    assert ("pools", 1, "max_gpu_seconds") not in filled
+
+
+@pytest.mark.parametrize("data", [{}, {"pools": None}, {"pools": "x"}, {"pools": ["x"]}])
+def test_older_names_need_pools(data: dict[str, Any]) -> None:
+    """Where there is none, or something else, the schema has its say."""
+    assert {} == fill_in_pools({"MAX_POOL_GPU_SECONDS": "1"}, data)

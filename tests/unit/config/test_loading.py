@@ -206,3 +206,14 @@ def test_byte_order_mark_is_harmless(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + POOLS.encode())
     assert 1 == len(load(path, environ={}).config.pools)
+
+
+def test_older_names_reach_the_pools_of_options_too() -> None:
+    """And a value that makes no sense is told by its variable."""
+    options = {"pools": ("--upstream", [{"endpoints": ["http://a"]}])}
+    loaded = load(None, environ={"POLL_INTERVAL_MS": "350", "MAX_POOL_GPU_SECONDS": "60"}, options=options)
+    (pool,) = loaded.config.pools
+    assert (pytest.approx(0.35), 60.0) == (pool.poll_interval, pool.max_gpu_seconds)
+    options = {"pools": ("--upstream", [{"endpoints": ["http://a"]}])}
+    with pytest.raises(ConfigError, match="MAX_POOL_GPU_SECONDS"):
+        load(None, environ={"MAX_POOL_GPU_SECONDS": "many"}, options=options)
