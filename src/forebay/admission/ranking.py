@@ -3,7 +3,8 @@
 With zero configuration everybody is one tenant, so this must be as fast with 50,000 waiters as with ten. They lie in
 sorted blocks of at most `BLOCK`, with the totals of each block beside them. Finding a place takes O(log n)
 comparisons; what is moved or added up besides, at most `BLOCK` entries and one number per block, is done by list
-operations of the interpreter at a few nanoseconds each. Unlike a heap with dead entries this is exact about the work
+operations of the interpreter at a few nanoseconds each. The other end is as common: of a thousand tenants most have one
+waiter each, which needs no blocks at all. Unlike a heap with dead entries this is exact about the work
 before a place, never has to be cleaned up, and shows the next waiters without taking the first one out.
 """
 
@@ -48,6 +49,11 @@ class _Block:
         """The cost of each, so that a part of a block can be added up in one go."""
 
 
+_NO_BLOCKS: Final[list[_Block]] = []
+_NO_NUMBERS: Final[list[int]] = []
+"""Nobody writes into these: lists of their own are made for the second waiter."""
+
+
 class Ranking:
     """Waiters by a number given with each, smallest first, ties by arrival.
 
@@ -61,6 +67,8 @@ class Ranking:
         "_blocks",
         "_counts",
         "_lasts",
+        "_only",
+        "_only_place",
         "_totals",
         "count",
         "head",
@@ -74,11 +82,16 @@ class Ranking:
         self.work_us = 0
         self.passed = 0
         """Waiters passed over in this walk."""
-        self._blocks: list[_Block] = []
-        self._lasts: list[int] = []
+        self._only: Waiter | None = None
+        """The one that is here, if there has not been another beside it since the last was gone: then there are no
+        blocks."""
+        self._only_place = 0
+        """Its place."""
+        self._blocks = _NO_BLOCKS
+        self._lasts = _NO_NUMBERS
         """The last place in each block; likewise the sums of its work, and how many it has."""
-        self._totals: list[int] = []
-        self._counts: list[int] = []
+        self._totals = _NO_NUMBERS
+        self._counts = _NO_NUMBERS
         self._block = 0
         """Where the head is: block, and place in it."""
         self._at = 0
@@ -87,16 +100,17 @@ class Ranking:
         """File a waiter. Not during a walk."""
         place = _place(number, waiter.sequence)
         work_us = waiter.work_us
+        if not self.count:
+            self.count = 1
+            self.work_us = work_us
+            self._only = self.head = waiter
+            self._only_place = place
+            return
+        if self._only is not None:
+            self._make_block(self._only)
         self.count += 1
         self.work_us += work_us
         lasts = self._lasts
-        if not lasts:
-            self._blocks.append(_Block([place], [waiter], [work_us]))
-            lasts.append(place)
-            self._totals.append(work_us)
-            self._counts.append(1)
-            self.head = waiter
-            return
         of = bisect_left(lasts, place)
         if of == len(lasts):
             of -= 1
@@ -116,6 +130,11 @@ class Ranking:
     def remove(self, number: float, waiter: Waiter) -> None:
         """Take a waiter out, from wherever it stands. Raises: InvariantError if it is not here under this number."""
         place = _place(number, waiter.sequence)
+        if self._only is not None:
+            if self._only is not waiter or place != self._only_place:
+                raise InvariantError(f"waiter {waiter.sequence} is not filed under {number}")
+            self._clear()
+            return
         of = bisect_left(self._lasts, place)
         if of == len(self._lasts):
             raise InvariantError(f"waiter {waiter.sequence} is not filed under {number}")
@@ -123,6 +142,9 @@ class Ranking:
         at = bisect_left(block.places, place)
         if block.waiters[at] is not waiter:
             raise InvariantError(f"waiter {waiter.sequence} is not filed under {number}")
+        if self.count == 1:
+            self._clear()
+            return
         in_walk = self.passed > 0
         if in_walk and sum(self._counts[:of]) + at < self.passed:
             self.passed -= 1
@@ -145,6 +167,11 @@ class Ranking:
     def pass_over(self, walk: int) -> None:
         """Go on from the head to the next waiter that was not passed over in this walk."""
         waiter: Waiter | None = self.head
+        if self._only is not None:
+            if waiter is not None and waiter.walk == walk:
+                self.passed = 1
+                self.head = None
+            return
         while waiter is not None and waiter.walk == walk:
             self.passed += 1
             self._at += 1
@@ -159,11 +186,16 @@ class Ranking:
     def restore(self) -> None:
         """The walk is over: those passed over count again."""
         self.passed = self._block = self._at = 0
-        self.head = self._blocks[0].waiters[0] if self.count else None
+        if self._only is not None:
+            self.head = self._only
+        else:
+            self.head = self._blocks[0].waiters[0] if self.count else None
 
     def before(self, number: float, waiter: Waiter) -> tuple[int, int]:
         """Work in µs and requests before the place of this waiter, whether it is filed or not."""
         place = _place(number, waiter.sequence)
+        if self._only is not None:
+            return (self.work_us, 1) if self._only_place < place else (0, 0)
         of = bisect_left(self._lasts, place)
         if of == len(self._lasts):
             return self.work_us, self.count
@@ -173,8 +205,26 @@ class Ranking:
 
     def __iter__(self) -> Iterator[Waiter]:
         """All, in their order."""
+        if self._only is not None:
+            yield self._only
         for block in self._blocks:
             yield from block.waiters
+
+    def _make_block(self, only: Waiter) -> None:
+        """It is not to be the only one any more."""
+        self._only = None
+        self._blocks = [_Block([self._only_place], [only], [self.work_us])]
+        self._lasts = [self._only_place]
+        self._totals = [self.work_us]
+        self._counts = [1]
+
+    def _clear(self) -> None:
+        """The last one has left."""
+        self.head = self._only = None
+        self.count = self.work_us = 0
+        self.passed = self._block = self._at = 0
+        self._blocks = _NO_BLOCKS
+        self._lasts = self._totals = self._counts = _NO_NUMBERS
 
     def _split(self, of: int) -> None:
         """Make two blocks of a full one."""

@@ -213,7 +213,8 @@ def test_older_names_reach_the_pools_of_options_too() -> None:
     options = {"pools": ("--upstream", [{"endpoints": ["http://a"]}])}
     loaded = load(None, environ={"POLL_INTERVAL_MS": "350", "MAX_POOL_GPU_SECONDS": "60"}, options=options)
     (pool,) = loaded.config.pools
-    assert (pytest.approx(0.35), 60.0) == (pool.poll_interval, pool.max_gpu_seconds)
+    assert pytest.approx(0.35) == pool.poll_interval
+    assert 60.0 == pool.max_gpu_seconds
     options = {"pools": ("--upstream", [{"endpoints": ["http://a"]}])}
     with pytest.raises(ConfigError, match="MAX_POOL_GPU_SECONDS"):
         load(None, environ={"MAX_POOL_GPU_SECONDS": "many"}, options=options)
