@@ -49,12 +49,12 @@ _PRIOR_TEMPLATE_WEIGHT: Final = 0.004
 class PromptRatio:
     """Prompt tokens by bytes of prompt text."""
 
-    __slots__ = ("_prior_slope", "_slope", "_sums", "_template", "observations")
+    __slots__ = ("_kk", "_kt", "_kx", "_prior_slope", "_slope", "_template", "_xt", "_xx", "observations")
 
     def __init__(self, prior_slope: float = 1.0 / PRIOR_BYTES_PER_TOKEN) -> None:
         self.observations = 0
         """Prompts seen."""
-        self._sums = [0.0] * 5
+        self._kk = self._kx = self._xx = self._kt = self._xt = 0.0
         """Decayed Σ of weight × k·k, k·x, x·x, k·tokens, x·tokens."""
         self._prior_slope = prior_slope
         self._template = 0.0
@@ -78,14 +78,11 @@ class PromptRatio:
         size, tokens, count = float(prompt_bytes), float(prompt_tokens), float(prompts)
         weight = 1.0 / (size + PER_PROMPT_BYTES * count)
         decay = RATIO_DECAY if prompts == 1 else RATIO_DECAY**count
-        kk, kx, xx, kt, xt = self._sums
-        self._sums = [
-            kk * decay + weight * count * count,
-            kx * decay + weight * count * size,
-            xx * decay + weight * size * size,
-            kt * decay + weight * count * tokens,
-            xt * decay + weight * size * tokens,
-        ]
+        self._kk = self._kk * decay + weight * count * count
+        self._kx = self._kx * decay + weight * count * size
+        self._xx = self._xx * decay + weight * size * size
+        self._kt = self._kt * decay + weight * count * tokens
+        self._xt = self._xt * decay + weight * size * tokens
         self.observations += prompts
         self._solve()
 
@@ -100,12 +97,10 @@ class PromptRatio:
 
     def _solve(self) -> None:
         """Template and slope that fit best, within bounds."""
-        kk, kx, xx, kt, xt = self._sums
-        kk += _PRIOR_TEMPLATE_WEIGHT
-        kt += _PRIOR_TEMPLATE_WEIGHT * PRIOR_TEMPLATE
+        kk, kx = self._kk + _PRIOR_TEMPLATE_WEIGHT, self._kx
+        kt = self._kt + _PRIOR_TEMPLATE_WEIGHT * PRIOR_TEMPLATE
         # As one prompt of so many tokens, without its template.
-        xx += PRIOR_TOKENS / self._prior_slope
-        xt += PRIOR_TOKENS
+        xx, xt = self._xx + PRIOR_TOKENS / self._prior_slope, self._xt + PRIOR_TOKENS
         determinant = kk * xx - kx * kx  # above zero: the prior alone is
         template = (kt * xx - kx * xt) / determinant
         if template < 0.0 or template > MOST_TEMPLATE:
@@ -118,16 +113,17 @@ class PromptRatio:
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain data for JSON."""
-        return {"sums": list(self._sums), "prior": self._prior_slope, "observations": self.observations}
+        sums = [self._kk, self._kx, self._xx, self._kt, self._xt]
+        return {"sums": sums, "prior": self._prior_slope, "observations": self.observations}
 
     def restore(self, state: object) -> None:
         """Take back what `export` gave. Raises: ValueError for anything else, and then nothing has changed."""
         fields = fields_of(state, "prompt ratio")
         sums = fields.get("sums")
-        if not isinstance(sums, list) or len(sums) != len(self._sums):
+        if not isinstance(sums, list) or len(sums) != 5:
             raise ValueError("prompt ratio: its sums are not five numbers")
         numbers = [number_of(value, "sums") for value in sums]
-        kk, kx, xx, _, _ = numbers
+        kk, kx, xx, kt, xt = numbers
         if kx * kx > kk * xx * (1.0 + 1e-9):
             raise ValueError("prompt ratio: no prompts have such sums")
         prior = number_of(fields.get("prior"), "prior")
@@ -136,7 +132,8 @@ class PromptRatio:
             raise ValueError(f"prompt ratio: observations is not a count: {observations!r:.80}")
         if not LEAST_SLOPE <= prior <= MOST_SLOPE:
             raise ValueError(f"prompt ratio: {prior} tokens a byte are not plausible")
-        self._sums, self._prior_slope, self.observations = numbers, prior, observations
+        self._kk, self._kx, self._xx, self._kt, self._xt = kk, kx, xx, kt, xt
+        self._prior_slope, self.observations = prior, observations
         self._solve()
 
 
