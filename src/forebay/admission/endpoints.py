@@ -382,7 +382,10 @@ class Endpoint(Rotation):
     @property
     def sequences_in_flight(self) -> int:
         """Sequences that are there, or may still be: an engine counts each answer to a request by itself."""
-        return self.sequences + sum(draining.samples for draining in self.draining)
+        count = self.sequences
+        for draining in self.draining:
+            count += draining.samples
+        return count
 
     @property
     def decoding(self) -> int:
