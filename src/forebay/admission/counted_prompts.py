@@ -33,7 +33,7 @@ class CountedPrompts:
     """Some prompts, and what an engine counted for all of them together."""
 
     prompts: list[tuple[Demand, int]]
-    """Each with its expected tokens."""
+    """At least one; each with its expected tokens."""
     tokens: int
     cached_tokens: int | None
     """None if the engine does not count them."""

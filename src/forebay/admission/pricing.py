@@ -169,7 +169,7 @@ class Pricing:
             return  # somebody else's prompts are among them, or the engine counts something else
         if texts and all_text and of_one_model:
             self.ratios.observe(model, text_bytes, text_tokens, texts)
-        if counted.cached_tokens is not None and not told_cached and expected:
+        if counted.cached_tokens is not None and not told_cached:
             each = [(demand.prefix_hash, its * tokens // expected) for demand, its in counted.prompts]
             self.prefixes.observe_together(each, counted.cached_tokens)
 

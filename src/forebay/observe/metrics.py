@@ -139,9 +139,9 @@ class Metrics:
             labels=labels,
         )
         for key, counts in self.counts.by_class.items():
-            offered = sum(counts.outcomes.values()) - counts.outcomes.get(Outcome.ENGINE_REJECTED, 0)
-            attainment.add_metric(key, counts.met / max(offered, 1))
-            admitted.add_metric(key, counts.met / max(counts.admitted, 1))
+            rejected = counts.outcomes.get(Outcome.ENGINE_REJECTED, 0)  # the clients' to mend
+            attainment.add_metric(key, counts.met / max(sum(counts.outcomes.values()) - rejected, 1))
+            admitted.add_metric(key, counts.met / max(counts.admitted - rejected, 1))
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)
                 if outcome.group in _REFUSAL_GROUPS:

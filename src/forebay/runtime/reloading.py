@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -94,7 +94,7 @@ class Reloading:
             prepared: what the process was started with.
             read: reads the configuration anew, from the same file and options. Raises: ConfigError.
             take_over: the other parts of the process go by this configuration from now on; cannot fail.
-            look_again: find out anew what an engine is.
+            look_again: find out anew what an engine is, of which the core was told before it had the endpoint.
         """
         self.prepared = prepared
         self.failed = False
@@ -187,37 +187,25 @@ class Reloading:
             if pool.waiting_requests or any(e.running_requests or e.draining_requests for e in pool.endpoints)
         }
 
-    def _place_endpoints(self) -> bool:
-        """Tell the core which endpoints each pool has, as far as they have left their old ones. True if all have."""
+    def _place_endpoints(self) -> list[EndpointId]:
+        """Tell the core which endpoints each pool has, as far as they have left their old ones. Those that joined."""
         wanted: dict[str, list[EndpointId]] = {pool.name: [] for pool in self._kept_pools}
         for pool in self.prepared.config.pools:
             wanted[pool.name] = [EndpointId(str(endpoint)) for endpoint in pool.endpoints]
-        all_there = True
+        joined: list[EndpointId] = []
         for _ in range(2):  # what leaves one pool the first time may join another the second time
-            homes, there = self._homes()
-            all_there = True
-            for name, endpoints in wanted.items():
-                free = [e for e in endpoints if homes.get(e, name) == name]
-                if len(free) < len(endpoints):
-                    all_there = False
-                present = there.get(name, [])
-                new = [e for e in free if e not in present]
-                if free != list(present):
+            snapshot = self._core.snapshot()
+            if snapshot is None:
+                break  # the core has failed: there is nobody to tell
+            homes = {view.id: pool.name for pool in snapshot.pools for view in pool.endpoints}
+            for pool_view in snapshot.pools:
+                name = pool_view.name
+                there = [view.id for view in pool_view.endpoints if view.state is not EndpointState.REMOVED]
+                free = [e for e in wanted[name] if homes.get(e, name) == name]
+                if free != there:
                     self._core.feed(EndpointsChanged(name, tuple(free)))
-                    for endpoint in new:
-                        self._look_again(endpoint)
-        return all_there
-
-    def _homes(self) -> tuple[Mapping[EndpointId, str], Mapping[str, Sequence[EndpointId]]]:
-        """The pool in which each endpoint is, and the endpoints that each pool may give work to."""
-        snapshot = self._core.snapshot()
-        pools = snapshot.pools if snapshot is not None else ()
-        homes = {view.id: pool.name for pool in pools for view in pool.endpoints}
-        there = {
-            pool.name: [view.id for view in pool.endpoints if view.state is not EndpointState.REMOVED]
-            for pool in pools
-        }
-        return homes, there
+                    joined += [e for e in free if e not in there]
+        return joined
 
     # Watching
 
@@ -227,30 +215,25 @@ class Reloading:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
-            if self._asked.is_set():
-                self._asked.clear()
-                await self._reload_safely("SIGHUP")
             last, seen = seen, await asyncio.to_thread(_fingerprint, path)
-            if seen is not None and seen == last and seen != known:
-                known = seen
-                await self._reload_safely("the file has changed")
-            if self._kept_pools:
-                self._drop_empty_pools()
-            self._place_endpoints()
+            try:
+                if self._asked.is_set():
+                    self._asked.clear()
+                    await self.reload("SIGHUP")
+                if seen is not None and seen == last and seen != known:
+                    known = seen
+                    await self.reload("the file has changed")
+                self._finish_moves()
+            except Exception:  # noqa: BLE001 - a bug of ours must not end the watching
+                self.failed = True
+                _log.exception("the configuration could not be reloaded")
 
-    async def _reload_safely(self, reason: str) -> None:
-        """As `reload`; whatever goes wrong, the next change of the file is seen."""
-        try:
-            await self.reload(reason)
-        except Exception:  # noqa: BLE001 - a bug of ours must not end the watching
-            self.failed = True
-            _log.exception("the configuration could not be reloaded")
-
-    def _drop_empty_pools(self) -> None:
-        if {pool.name for pool in self._kept_pools} <= self._busy_pools():
-            return
-        with contextlib.suppress(ConfigRefused):
+    def _finish_moves(self) -> None:
+        """Pools that are gone may have ended by now, and endpoints have left their old ones."""
+        if self._kept_pools and not {pool.name for pool in self._kept_pools} <= self._busy_pools():
             self._set(self.prepared.settings)
+        for endpoint in self._place_endpoints():
+            self._look_again(endpoint)
 
 
 def _tell(result: ReloadResult, reason: str) -> None:

@@ -106,13 +106,17 @@ def test_work_is_charged_to_tenants_and_their_number_is_bounded() -> None:
 
 
 def test_attainment_counts_who_was_offered_and_who_was_let_in() -> None:
-    """Two of four met their objective, of three that were dispatched; and each tenant its own."""
+    """Two of four met their objective, of three that were dispatched; and each tenant its own.
+
+    What an engine rejected counts in neither.
+    """
     metrics = Metrics(without_core)
     metrics.counts.on_settlement(settlement(tenant="a", met_objective=True))
     metrics.counts.on_settlement(settlement(tenant="a", met_objective=False))
     metrics.counts.on_settlement(settlement(tenant="b", met_objective=True, class_name="batch"))
     metrics.counts.on_settlement(settlement(tenant="b", met_objective=True))
     metrics.counts.on_settlement(refused(tenant="b"))
+    metrics.counts.on_settlement(settlement(tenant="c", met_objective=False, outcome=Outcome.ENGINE_REJECTED))
     seen = values(metrics)
     labels = '{class="standard",pool="p"}'
     assert 2 / 4 == seen["forebay_slo_attainment" + labels]

@@ -1,0 +1,82 @@
+"""Where endpoints go when a configuration changes, over the real core; the file and the processes: integration."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from forebay.admission.model import EndpointId
+from forebay.admission.snapshot import Snapshot
+from forebay.config import ConfigError, ConfigProblem, load
+from forebay.runtime.driver import Driver
+from forebay.runtime.prepared import Prepared, prepare
+from forebay.runtime.reloading import Reloading
+from tests.unit.runtime.doubles import Clock, Timers
+
+
+def configured(**pools: list[str]) -> Prepared:
+    """Pools with endpoints of these names."""
+    entries = [{"name": name, "endpoints": [f"http://{e}:1" for e in ends]} for name, ends in pools.items()]
+    return prepare(load(None, environ={}, options={"pools": ("--upstream", entries)}))
+
+
+class Running:
+    """A core with this configuration, and the next one to be read."""
+
+    def __init__(self, first: Prepared) -> None:
+        clock = Clock()
+        self.driver = Driver(first.settings, cast(asyncio.AbstractEventLoop, Timers(clock)), clock=clock)
+        self.next: Prepared | ConfigError = first
+        self.taken: list[Prepared] = []
+        self.looked_at: list[EndpointId] = []
+        self.reloading = Reloading(first, self._read, self.driver, self.taken.append, self.looked_at.append)
+        self.reloading._place_endpoints()
+
+    def _read(self) -> Prepared:
+        if isinstance(self.next, ConfigError):
+            raise self.next
+        return self.next
+
+    def places(self) -> dict[str, list[str]]:
+        """The endpoints of each pool."""
+        snapshot = self.driver.snapshot()
+        assert snapshot is not None
+        return {pool.name: [view.id for view in pool.endpoints] for pool in snapshot.pools}
+
+
+async def test_endpoints_come_go_and_change_places() -> None:
+    """All at once where nothing runs there: one that moves leaves its pool and joins the other in the same reload."""
+    running = Running(configured(one=["a", "b"], two=["c"]))
+    running.next = configured(one=["b", "c"], two=["d"])
+    result = await running.reloading.reload("test")
+    assert (True, ("pools[0].endpoints", "pools[1].endpoints")) == (result.applied, result.changed)
+    assert {"one": ["http://b:1", "http://c:1"], "two": ["http://d:1"]} == running.places()
+    assert ([running.next], 1) == (running.taken, running.reloading.reloads)
+    assert [] == running.looked_at  # their pollers begin with the reload and tell by themselves
+
+
+async def test_a_configuration_that_cannot_be_used_changes_nothing() -> None:
+    """The problems are the answer."""
+    running = Running(configured(one=["a"]))
+    running.next = ConfigError([ConfigProblem("f.yaml", "pools", "none", 3)], ("a warning",))
+    result = await running.reloading.reload("test")
+    assert (False, ("f.yaml:3: pools: none",), ("a warning",)) == (
+        result.applied, result.problems, result.warnings,
+    )  # fmt: skip
+    assert (True, [], {"one": ["http://a:1"]}) == (running.reloading.failed, running.taken, running.places())
+
+
+async def test_a_core_that_has_failed_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once a second either: the process is ending."""
+    running = Running(configured(one=["a"]))
+    fed: list[object] = []
+
+    def failed() -> Snapshot | None:
+        return None
+
+    monkeypatch.setattr(running.driver, "snapshot", failed)
+    monkeypatch.setattr(running.driver, "feed", fed.append)
+    running.reloading._finish_moves()
+    assert ([], []) == (fed, running.looked_at)
