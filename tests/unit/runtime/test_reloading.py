@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-import pytest
-
+from forebay.admission.events import Event
 from forebay.admission.model import EndpointId
+from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import ConfigError, ConfigProblem, load
 from forebay.runtime.driver import Driver
@@ -68,15 +68,25 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing() -> None:
     assert (True, [], {"one": ["http://a:1"]}) == (running.reloading.failed, running.taken, running.places())
 
 
-async def test_a_core_that_has_failed_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once a second either: the process is ending."""
-    running = Running(configured(one=["a"]))
-    fed: list[object] = []
+class Failed:
+    """A core that cannot be asked any more, and what it is told."""
 
-    def failed() -> Snapshot | None:
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def reconfigure(self, settings: Settings) -> None:
+        self.told.append(settings)
+
+    def feed(self, event: Event) -> None:
+        self.told.append(event)
+
+    def snapshot(self) -> Snapshot | None:
         return None
 
-    monkeypatch.setattr(running.driver, "snapshot", failed)
-    monkeypatch.setattr(running.driver, "feed", fed.append)
-    running.reloading._finish_moves()
-    assert ([], []) == (fed, running.looked_at)
+
+async def test_a_core_that_has_failed_is_told_nothing() -> None:
+    """Not once a second either: the process is ending."""
+    first, core, looked_at = configured(one=["a"]), Failed(), list[EndpointId]()
+    reloading = Reloading(first, lambda: first, core, lambda _: None, looked_at.append)
+    reloading._finish_moves()
+    assert ([], []) == (core.told, looked_at)
