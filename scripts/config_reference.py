@@ -47,6 +47,8 @@ SECTIONS: Final = (
     ("Top level", "", None),
     ("`pools`", "A list; at least one.", "Pool"),
     ("`classes`", "A mapping from a class's name to this.", "ClassEntry"),
+    ("`plans`", "A mapping from a plan's name to this.", "PlanEntry"),
+    ("`tenants`", "A list.", "TenantEntry"),
     ("`limits`", "", "Limits"),
 )
 

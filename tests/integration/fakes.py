@@ -27,6 +27,7 @@ from forebay.admission.model import (
 )
 from forebay.admission.settings import PoolSettings, Settings
 from forebay.gateway.gateway import Gateway
+from forebay.gateway.identity import Access
 from forebay.gateway.ports import EndpointView, GatewaySettings
 from forebay.http.limits import ServerLimits
 from forebay.http.server import HttpServer
@@ -406,8 +407,7 @@ class Stack:
         views = tuple(EndpointView(engine.endpoint, "127.0.0.1", engine.port) for engine in self.engines)
         self.directory = ServingDirectory(
             [ConfiguredPool(self.pool.name, views)],
-            classes=tuple(c.name for c in self.settings.classes),
-            default_class=self.settings.default_class,
+            Access(tuple(c.name for c in self.settings.classes), self.settings.default_class),
         )
         self.gateway = Gateway(self.driver, self.directory, self.gateway_settings)
         self.server = HttpServer(self.gateway, self.limits)

@@ -76,6 +76,7 @@ class Controller:
         self._life = Lifecycle(settings)
         self._standing = Standing()
         self._classes = {c.name: c for c in settings.classes}
+        self._plans = {plan.name: plan for plan in settings.plans}
         self._patience = Patience(self._life, self._timers, self._fill)
         self._guard = IdleGuard(self._timers)
         self._pace = PaceAlarm(self._timers, self._fill)
@@ -151,6 +152,7 @@ class Controller:
         for ticket in self._life.tickets.values():
             ticket.settings = classes[ticket.demand.class_name]  # budgets that run are left as they are
         self._classes = classes
+        self._plans = {plan.name: plan for plan in settings.plans}
         self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:
             self._roster.drop_pool(name)
@@ -203,10 +205,13 @@ class Controller:
             raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
         if demand.ticket in self._life.tickets:
             raise MisuseError(f"ticket {demand.ticket} is in use")
+        plan = self._plans.get(demand.plan) if demand.plan else None
+        if plan is None and demand.plan:
+            raise MisuseError(f"no plan {demand.plan!r} is configured")
         state = pool.classes[demand.class_name]
         price = pool.price(demand)
         ticket = Ticket(
-            demand, pool, class_settings, price, booking_for(demand, price.cost), now, state.index
+            demand, pool, class_settings, price, booking_for(demand, price.cost), now, state.index, plan
         )
         if demand.retry_count:
             pool.retry_after.returned(state.index)

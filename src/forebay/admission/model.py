@@ -64,6 +64,8 @@ class Demand:
     cut_output_tokens: int | None = None
     """An answer that reaches this may have been cut off there: the smaller of two limits that a client states. None
     where only `max_output_tokens` cuts."""
+    plan: str = ""
+    """The tenant's plan, one of the settings; empty if it has none."""
 
 
 @record

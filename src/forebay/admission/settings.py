@@ -178,11 +178,21 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What one tenant of a plan may have."""
+
+    name: str
+    weight: float = 1.0
+    """Share in GPU time relative to other tenants that wait in the same class."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the controller needs to know; replaced whole by `reconfigure`."""
 
     pools: tuple[PoolSettings, ...]
     classes: tuple[ClassSettings, ...] = ZERO_CONFIGURATION_CLASSES
+    plans: tuple[PlanSettings, ...] = ()
     default_class: str = "standard"
     class_order: ClassOrder = ClassOrder.WEIGHTED
     displace: Displace = Displace.LOWER

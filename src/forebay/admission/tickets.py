@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from forebay.admission.ledger import Booking
 from forebay.admission.model import Check, Cost, Demand, EndpointId
 from forebay.admission.pricing import Price
-from forebay.admission.settings import ClassSettings
+from forebay.admission.settings import ClassSettings, PlanSettings
 from forebay.admission.victims import Entry
 from forebay.admission.wait import Forecast
 from forebay.admission.waiter import Waiter
@@ -72,17 +72,19 @@ class Ticket(Waiter):
         booking: Booking,
         arrived_s: float,
         rank: int = 0,
+        plan: PlanSettings | None = None,
     ) -> None:
         """A request that has just come.
 
         Args:
             rank: of its class, 0 is the most important.
+            plan: its tenant's; None if it has none.
         """
         super().__init__(
             demand.ticket,
             rank,
             demand.tenant,
-            1.0,
+            1.0 if plan is None else plan.weight,
             booking.work_us,
             booking.kv_tokens,
             arrived_s,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay.config.schema import Config
+from forebay.config.tenancy_checks import doubts_of_tenants, tenants_do_not_fit
 from forebay.config.yaml_text import KeyPath
 
 __all__ = ["default_class_of", "find_contradictions", "find_doubts"]
@@ -20,12 +21,18 @@ STANDARD = "standard"
 
 def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
     """Every contradiction, each with the path of the key to change."""
-    return [*_pools(config), *_circles(config), *_classes(config), *_listeners(config)]
+    return [
+        *_pools(config),
+        *_circles(config),
+        *_classes(config),
+        *tenants_do_not_fit(config, _class_names(config)),
+        *_listeners(config),
+    ]
 
 
 def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
     """What is allowed but hardly meant, each with the path of the key to look at."""
-    return [*_closed_doors(config), *_models_twice(config), *_open_admin(config)]
+    return [*_closed_doors(config), *_models_twice(config), *_open_admin(config), *doubts_of_tenants(config)]
 
 
 def default_class_of(config: Config) -> str | None:

@@ -19,6 +19,7 @@ from forebay.admission.settings import (
     Displace,
     OnStale,
     Order,
+    PlanSettings,
     PoolSettings,
     Settings,
     SpeedLaw,
@@ -28,6 +29,7 @@ from forebay.config.checks import default_class_of
 from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.loading import Loaded
 from forebay.config.schema import ClassEntry, Pool
+from forebay.config.tenancy import PlanEntry
 
 if TYPE_CHECKING:
     from forebay.enginemodel.profile import EngineProfile
@@ -73,6 +75,7 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         classes=ZERO_CONFIGURATION_CLASSES
         if config.classes is None
         else tuple(_class_settings(name, entry) for name, entry in config.classes.items()),
+        plans=tuple(_plan_settings(name, entry) for name, entry in (config.plans or {}).items()),
         default_class=default_class,
         class_order=ClassOrder(config.class_order),
         displace=Displace(config.displace),
@@ -96,6 +99,10 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         wait_predictor=pool.wait_predictor,
         target_utilization=target_of(pool.queue_policy),
     )
+
+
+def _plan_settings(name: str, entry: PlanEntry) -> PlanSettings:
+    return PlanSettings(name, weight=entry.weight)
 
 
 def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:

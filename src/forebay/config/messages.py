@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from forebay.config.errors import ConfigProblem
 from forebay.config.schema import LATER_KEYS, ClassEntry, Config, Limits, Pool
+from forebay.config.tenancy import PlanEntry, TenantEntry
 from forebay.config.yaml_text import Document, KeyPath, key_text
 
 __all__ = ["describe", "problems_from"]
@@ -21,9 +22,11 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "": Config,
     "pools[]": Pool,
     "classes.*": ClassEntry,
+    "plans.*": PlanEntry,
+    "tenants[]": TenantEntry,
     "limits": Limits,
 }
-_SECRET_KEYS = frozenset({"admin_token"})
+_SECRET_KEYS = frozenset({"admin_token", "upstream_key", "keys"})
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -39,6 +42,13 @@ _LISTS = {
     "endpoints": "endpoints: [http://10.0.0.1:8000]",
     "pools": "pools: [{name: main, endpoints: [http://10.0.0.1:8000]}]",
     "models": "models: [llama-8b]",
+}
+_PLACES = {
+    "": "the top level",
+    "pools[]": "a pool",
+    "classes.*": "a class",
+    "plans.*": "a plan",
+    "tenants[]": "a tenant",
 }
 _LIMITS = {
     "greater_than": ("gt", "more than"),
@@ -75,7 +85,7 @@ def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> s
     """One finding as a sentence."""
     kind: str = finding["type"]
     context: Mapping[str, Any] = finding.get("ctx", {})
-    found = "a value" if path and path[-1] in _SECRET_KEYS else _shown(finding["input"])
+    found = "a value" if not _SECRET_KEYS.isdisjoint(path) else _shown(finding["input"])
     if kind == "extra_forbidden":
         return _unknown_key(path)
     if kind == "missing":
@@ -119,7 +129,7 @@ def _belongs_elsewhere(key: str, where: str) -> str:
     """A right key in the wrong place is the commonest mistake after a misspelt one."""
     for other, model in _MODELS.items():
         if other != where and key in model.model_fields:
-            place = {"": "the top level", "pools[]": "a pool", "classes.*": "a class"}.get(other, other)
+            place = _PLACES.get(other, other)
             return f"; it belongs to {place}"
     return ""
 
@@ -138,8 +148,10 @@ def _where(path: KeyPath) -> str:
         return ""
     if path[0] == "pools" and len(path) == 2:
         return "pools[]"
-    if path[0] == "classes" and len(path) == 2:
-        return "classes.*"
+    if path[0] == "tenants" and len(path) == 2:
+        return "tenants[]"
+    if path[0] in ("classes", "plans") and len(path) == 2:
+        return f"{path[0]}.*"
     return key_text(path)
 
 

@@ -7,13 +7,10 @@ into the core's settings. Nothing here reads files, the environment or the machi
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     SecretStr,
@@ -22,6 +19,14 @@ from pydantic import (
     model_validator,
 )
 
+from forebay.config.strict import Strict, plain_name
+from forebay.config.tenancy import (
+    AnonymousPolicy,
+    Network,
+    PlanEntry,
+    TenantEntry,
+    plans_have_plain_names,
+)
 from forebay.config.units import (
     Address,
     EndpointUrl,
@@ -37,11 +42,7 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
             "mode",
-            "plans",
-            "tenants",
-            "anonymous",
             "rules",
-            "trusted_proxies",
             "shared_state",
             "record",
         }
@@ -53,8 +54,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "share",
             "fallback",
             "passthrough",
-            "forward_authorization",
-            "upstream_key",
             "inject_limit",
             "max_output_tokens",
             "mode",
@@ -72,7 +71,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
 is refused with a message that says so: accepted and ignored, it would be a limit that somebody believes in."""
 
 _DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
 
 Duration = Annotated[
     float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN})
@@ -116,13 +114,7 @@ Endpoint = Annotated[
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
-    )
-
-
-class Profile(_Strict):
+class Profile(Strict):
     """How fast an engine is: `learn`, the name of a profile that comes with Forebay, a file, or one number."""
 
     name: str | None = None
@@ -157,7 +149,7 @@ _PROFILE_JSON_SCHEMA = {
 }
 
 
-class Pool(_Strict):
+class Pool(Strict):
     """Endpoints that serve the same models and share one set of queues."""
 
     name: str = "default"
@@ -193,11 +185,25 @@ class Pool(_Strict):
     """`backlog`: work ahead ÷ drain rate. `plain`: all work in flight and ahead ÷ drain rate, which refuses earlier."""
     queue_policy: Literal["latency", "balanced", "throughput"] | None = None
     """Ceiling on the pool's utilisation: 0.70, 0.85 or 0.95. Unset is none."""
+    forward_authorization: bool = False
+    """Where tenants have keys, these are for Forebay and engines do not see them; true sends them on all the same."""
+    upstream_key: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """API key of the engines. It is sent in place of whatever key a client sends, also with readings of metrics. Better
+    set as FOREBAY_POOLS__0__UPSTREAM_KEY than in a file."""
 
     @field_validator("name")
     @classmethod
     def _name_is_plain(cls, value: str) -> str:
-        return _plain_name(value)
+        return plain_name(value)
+
+    @field_validator("upstream_key")
+    @classmethod
+    def _key_fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not (
+            value.get_secret_value().isascii() and value.get_secret_value().isprintable()
+        ):
+            raise ValueError("a key has printable ASCII characters only; is there a line break at its end?")
+        return value
 
     @field_validator("models")
     @classmethod
@@ -207,7 +213,7 @@ class Pool(_Strict):
         return value
 
 
-class ClassEntry(_Strict):
+class ClassEntry(Strict):
     """A priority class. The order in the file is the rank: first is most important."""
 
     ttft: Annotated[Duration, Field(gt=0, le=86400 * 7)] | None = None
@@ -246,7 +252,7 @@ class ClassEntry(_Strict):
     otherwise."""
 
 
-class Limits(_Strict):
+class Limits(Strict):
     """Bounds on what one process holds."""
 
     max_body: Annotated[Size, Field(ge=1024, le=1 << 32)] = 32 * 1024 * 1024
@@ -257,7 +263,7 @@ class Limits(_Strict):
     """Time for a client to send its request head."""
 
 
-class Config(_Strict):
+class Config(Strict):
     """A whole configuration."""
 
     listen: ListenAddress = Address("127.0.0.1", 8080)
@@ -276,6 +282,15 @@ class Config(_Strict):
     """Priority classes by rank; unset means realtime, standard, batch with their documented objectives."""
     default_class: str | None = None
     """Class of requests that name none; unset means `standard`, or the only class there is."""
+    plans: Annotated[dict[str, PlanEntry], Field(max_length=1000)] | None = None
+    """What tenants may have, by the plan's name."""
+    tenants: Annotated[list[TenantEntry], Field(max_length=100_000, default_factory=list)]
+    """Those who have API keys. With any key configured, an unknown one is answered 401."""
+    anonymous: AnonymousPolicy | None = None
+    """Requests without a key: `refuse`, or `{plan: NAME}`. Unset means refuse where a tenant has a key, and else let
+    everybody in."""
+    trusted_proxies: Annotated[list[Network], Field(max_length=1000, default_factory=list)]
+    """Networks of proxies whose `x-forebay-tenant` is believed; from anybody else it is ignored."""
     class_order: Literal["weighted", "strict"] = "weighted"
     """`weighted`: classes share GPU time by weight. `strict`: by rank, with its part of all weights as floor."""
     displace: Literal["off", "lower", "same"] = "lower"
@@ -295,7 +310,12 @@ class Config(_Strict):
     """First part of the grace time: readiness is down already but requests are still served, so that load
     balancers can look away."""
 
-    @field_validator("classes", mode="before")
+    @field_validator("plans")
+    @classmethod
+    def _plan_names_are_plain(cls, value: dict[str, PlanEntry] | None) -> dict[str, PlanEntry] | None:
+        return plans_have_plain_names(value)
+
+    @field_validator("classes", "plans", mode="before")
     @classmethod
     def _bare_classes(cls, value: Any) -> Any:
         """`realtime:` with nothing after it means its defaults."""
@@ -307,18 +327,10 @@ class Config(_Strict):
     @classmethod
     def _class_names_are_plain(cls, value: dict[str, ClassEntry] | None) -> dict[str, ClassEntry] | None:
         for name in value or {}:
-            _plain_name(name)
+            plain_name(name)
         return value
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
-
-
-def _plain_name(value: str) -> str:
-    if _NAME.fullmatch(value) is None:
-        raise ValueError(
-            f"found {value[:60]!r}; a name has 1 to 100 letters, digits and . _ / : - and starts with a letter or digit"
-        )
-    return value

@@ -18,6 +18,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.gateway.bodies import BodyRoom
 from forebay.gateway.demand import BadRequest
 from forebay.gateway.headers import claims_of, safe_id
+from forebay.gateway.identity import Denied
 from forebay.gateway.passing import PassedGet
 from forebay.gateway.ports import Core, Directory, GatewaySettings
 from forebay.gateway.progress import Progress
@@ -116,9 +117,12 @@ class Gateway:
 
     def _admit(self, exchange: Exchange, route: AdmittedRoute) -> None:
         try:
-            claims = claims_of(exchange.head, self.routing.serving.classes)
+            claims = claims_of(exchange.head, self.routing.serving.access, exchange.address)
         except BadRequest as error:
             self._answer_unasked(exchange, plain_error(400, "invalid_request", error.message, error.param))
+            return
+        except Denied as denied:
+            self._answer_unasked(exchange, denied.answer)
             return
         Relay(self, exchange, route, claims).begin()
 
@@ -140,6 +144,8 @@ class Gateway:
             answer = not_allowed(allow)
         elif path == HEALTH_PATH:
             answer = _HEALTHY
+        elif (denied := self._denied(exchange)) is not None:
+            answer = denied
         elif path == MODELS_PATH:
             answer = self.routing.model_list()
         elif path in self.settings.passed_gets:
@@ -152,6 +158,14 @@ class Gateway:
             self._answer_unasked(exchange, answer)
         else:
             self._answer(exchange, answer)
+
+    def _denied(self, exchange: Exchange) -> Answer | None:
+        """What is told to somebody who may not even look; None to everybody else."""
+        try:
+            self.routing.serving.access.identify(exchange.head.headers, exchange.address)
+        except Denied as denied:
+            return denied.answer
+        return None
 
     def _answer(self, exchange: Exchange, answer: Answer, own_id: bytes = b"") -> None:
         if answer.code:

@@ -2,7 +2,8 @@
 
 One pass over each head; header blocks are bytes from end to end. Names are lower case already (the parser's duty).
 
-Never forwarded: hop-by-hop headers, `x-forebay-*`, and what is said anew for the engine (`host`, framing).
+Never forwarded: hop-by-hop headers, `x-forebay-*`, and what is said anew for the engine (`host`, framing). Credentials
+are kept apart unless every pool gets them.
 `accept-encoding` is dropped as well: a compressed stream could not be looked into, and a proxy in front may
 compress as it likes. `expect` is dropped since the body is sent at once.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay.gateway.demand import BadRequest
+from forebay.gateway.identity import CREDENTIALS, Access, Tenant
 from forebay.http.message import Headers, RequestHead, end_to_end_headers
 
 __all__ = ["Claims", "answer_headers", "claims_of", "read_claims", "safe_id"]
@@ -37,6 +39,7 @@ _SESSION: Final = 7
 _RETRY: Final = 8
 _EXPLAIN: Final = 9
 _REQUEST_ID: Final = 10
+_CREDENTIAL: Final = 11
 
 _KNOWN: Final = {
     b"connection": _CONNECTION,
@@ -64,6 +67,7 @@ _KNOWN: Final = {
     b"x-stainless-retry-count": _RETRY,
     b"x-forebay-explain": _EXPLAIN,
     b"x-request-id": _REQUEST_ID,
+    **dict.fromkeys(CREDENTIALS, _CREDENTIAL),
 }
 _OWN_ONLY: Final = frozenset({_CLASS, _SESSION, _EXPLAIN})
 """Claims that are ours alone and end here; the others are standard or somebody else's and go on."""
@@ -73,11 +77,15 @@ _OWN_ONLY: Final = frozenset({_CLASS, _SESSION, _EXPLAIN})
 class Claims:
     """What the headers of one request say. Shared by requests with the same headers; times count from arrival."""
 
-    classes: tuple[str, ...]
-    """Those configured when it was read."""
+    access: Access
+    """By which it was read."""
+    tenant: Tenant
+    class_name: str = ""
+    """As claimed, or the default, and as the tenant's plan grants it."""
     forward: bytes = b""
     """Header lines for the engine, each with its CRLF; without host and framing."""
-    class_name: str | None = None
+    credentials: bytes = b""
+    """More such lines, for pools that take what clients send as keys; empty where all do."""
     first_token_within_s: float | None = None
     patience_s: float | None = None
     session: str | None = None
@@ -85,23 +93,32 @@ class Claims:
     explain: bool = False
     request_id: bytes | None = None
 
+    def __repr__(self) -> str:
+        return f"Claims({self.tenant.name!r}, {self.class_name!r})"  # without keys, wherever it may be shown
 
-def claims_of(head: RequestHead, classes: tuple[str, ...]) -> Claims:
-    """What a request claims: from its head's digest if the client said the same before. Raises: BadRequest."""
+
+def claims_of(head: RequestHead, access: Access, address: str | None) -> Claims:
+    """What a request claims: from its head's digest if the client said the same before. Raises: BadRequest, Denied.
+
+    Args:
+        address: where the connection comes from.
+    """
     claims = head.digest
-    if type(claims) is not Claims or claims.classes is not classes:
-        claims = head.digest = read_claims(head.headers, classes)
+    if type(claims) is not Claims or claims.access is not access:
+        claims = head.digest = read_claims(head.headers, access, address)
     return claims
 
 
-def read_claims(headers: Headers, classes: tuple[str, ...]) -> Claims:
+def read_claims(headers: Headers, access: Access, address: str | None = None) -> Claims:
     """Reads the headers of a request.
 
     Raises:
         BadRequest: A header of ours has a value that cannot be meant.
+        Denied: It comes from nobody who may ask here.
     """
-    claims = Claims(classes)
+    claims = Claims(access, access.identify(headers, address))
     lines: list[bytes] = []
+    credentials: list[bytes] = []
     named: frozenset[bytes] = frozenset()
     for name, value in headers:
         kind = _KNOWN.get(name)
@@ -113,6 +130,8 @@ def read_claims(headers: Headers, classes: tuple[str, ...]) -> Claims:
                 named |= {part.strip().lower() for part in value.split(b",")}
         elif kind == _REQUEST_ID:
             claims.request_id = safe_id(value) or None
+        elif kind == _CREDENTIAL:
+            (lines if access.passes_credentials else credentials).append(b"%b: %b\r\n" % (name, value))
         elif kind != _DROP:
             _read(claims, kind, (name, value))
             if kind not in _OWN_ONLY and name != b"x-forebay-deadline-ms":
@@ -121,7 +140,10 @@ def read_claims(headers: Headers, classes: tuple[str, ...]) -> Claims:
         lines.append(b"x-request-id: %b\r\n" % claims.request_id)
     if named:
         lines = [line for line in lines if line.partition(b":")[0] not in named]
+        credentials = [line for line in credentials if line.partition(b":")[0] not in named]
     claims.forward = b"".join(lines)
+    claims.credentials = b"".join(credentials)
+    claims.class_name = access.class_for(claims.tenant, claims.class_name or None)
     return claims
 
 
@@ -135,14 +157,14 @@ def safe_id(value: bytes) -> bytes:
 def _read(claims: Claims, kind: int, field: tuple[bytes, bytes]) -> None:
     """One header that says something to us. Deadlines only tighten."""
     name, value = field
-    classes = claims.classes
     if kind in (_CLASS, _OBJECTIVE):
         claimed = value.decode("latin-1").strip()
-        if claimed in classes:
-            if kind == _CLASS or claims.class_name is None:
+        if claimed in claims.access.classes:
+            if kind == _CLASS or not claims.class_name:
                 claims.class_name = claimed
         elif kind == _CLASS:
-            raise BadRequest(f"x-forebay-class must be one of: {', '.join(classes)}.", "x-forebay-class")
+            there = ", ".join(claims.access.classes)
+            raise BadRequest(f"x-forebay-class must be one of: {there}.", "x-forebay-class")
         # Objectives of other systems may have names that mean nothing here: they are not an error.
     elif kind == _DEADLINE:
         within_s = _positive(value, 1e-3)

@@ -16,12 +16,13 @@ The rules between the two sides:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Event
 from forebay.admission.model import EndpointId, Refusal, TicketId
+from forebay.gateway.identity import Access
 
 __all__ = ["Core", "Directory", "EndpointView", "GatewaySettings", "Listener", "PoolView", "Serving"]
 
@@ -73,6 +74,10 @@ class EndpointView:
     """Put before the path of every request; no slash at its end."""
     reuse_after_stream: bool = True
     """False if the engine closes its connection after a streamed answer, whatever it announces."""
+    takes_credentials: bool = True
+    """True if it is sent what clients send as keys."""
+    own_key: bytes = field(default=b"", repr=False)
+    """Our own API key there; empty if none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,7 @@ class Serving:
     """All that the data plane looks up, replaced whole whenever a part of it changes."""
 
     pools: tuple[PoolView, ...] = ()
-    classes: tuple[str, ...] = ("realtime", "standard", "batch")
-    default_class: str = "standard"
+    access: Access = field(default_factory=Access)
     draining: bool = False
 
 

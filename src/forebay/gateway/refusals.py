@@ -151,7 +151,7 @@ def plain_error(
 ) -> Answer:
     """An error that is not the core's decision: bad input, unknown path. `bound`: which limit it was about."""
     own: Headers = [(b"content-type", b"application/json"), (b"x-forebay-reason", _reason(code, bound))]
-    if status in (400, 404, 405, 413, 431):
+    if status in (400, 401, 403, 404, 405, 413, 431):
         own.append((b"x-should-retry", b"false"))
     return Answer(status, own + (headers or []), error_body(status, code, message, param), code)
 

@@ -23,12 +23,13 @@ from typing import Final, Protocol
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
-from forebay.admission.model import ANONYMOUS, DecisionRecord, Demand, Refusal, TicketId, Usage
+from forebay.admission.model import DecisionRecord, Demand, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
-from forebay.gateway.headers import Claims, answer_headers
+from forebay.gateway.headers import Claims, answer_headers, claims_of
+from forebay.gateway.identity import Denied
 from forebay.gateway.ports import Core, GatewaySettings
 from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import (
@@ -159,18 +160,27 @@ class Relay:
     def _arrived(self, body: bytes) -> None:
         self._release_reserved()
         desk = self._desk
+        exchange = self._exchange
         try:
+            access = desk.routing.serving.access
+            if self._claims.access is not access:  # another configuration came before the body
+                self._claims = claims_of(exchange.head, access, exchange.address)
             ask = self._route.read(body)
             pool = desk.routing.pool_for(ask.model)
+            plan = self._claims.tenant.plan
+            if plan is not None:
+                plan.check(ask)
         except BadRequest as error:
             self._answer_early(plain_error(400, "invalid_request", error.message, error.param))
             return
         except Unroutable as unroutable:
             self._answer_early(unroutable.answer)
             return
+        except Denied as denied:
+            self._answer_early(denied.answer)
+            return
         if ask.max_output_tokens is None and self._route.completion:
             ask.max_output_tokens = unstated_limit(pool.engine)
-        exchange = self._exchange
         exchange.on_drain_change = self._drain_changed
         exchange.on_slow_reader = self._reader_is_slow
         self._body = body
@@ -185,12 +195,12 @@ class Relay:
         return Demand(  # by position: by name costs three times as much
             self._ticket,
             pool_name,
-            claims.class_name or self._desk.routing.serving.default_class,
+            claims.class_name,
             ask.model or "",
             ask.stream,
             ask.prompt_bytes,
             body_bytes,
-            ANONYMOUS,
+            claims.tenant.name,
             ask.prompt_tokens,
             ask.extra_prompt_tokens,
             ask.max_output_tokens,
@@ -203,6 +213,7 @@ class Relay:
             ask.prefix_hash,
             ask.prompts,
             ask.cut_output_tokens,
+            "" if claims.tenant.plan is None else claims.tenant.plan.name,
         )
 
     def _body_failed(self, failure: BodyFailure) -> None:
@@ -264,7 +275,11 @@ class Relay:
             desk.core.feed(AttemptFailed(self._ticket, effect.endpoint, Failure.CONNECT))
             return
         attempt = self._attempt = Attempt(self, self._exchange, target, self._ticket, desk.progress)
-        head = target.post_head(self._target(), self._claims.forward, len(self._body))
+        claims = self._claims
+        forward = claims.forward
+        if claims.credentials and target.view.takes_credentials:
+            forward += claims.credentials
+        head = target.post_head(self._target(), forward, len(self._body))
         attempt.start(head, self._body)
 
     def on_hold(self, effect: Hold) -> None:

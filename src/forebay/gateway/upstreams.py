@@ -27,8 +27,12 @@ class Target:
             idle_s=settings.upstream_idle_s,
         )
         self.base_path = view.base_path.encode("ascii")
-        host = f"[{view.host}]" if ":" in view.host else view.host
-        self.host_line = f"host: {host}:{view.port}\r\n".encode("ascii")
+        self.host_line = _host_line(view)
+
+    def take(self, view: EndpointView) -> None:
+        """Another view of the same address."""
+        self.view = view
+        self.host_line = _host_line(view)
 
     def is_at(self, view: EndpointView) -> bool:
         """True if this view means the same address."""
@@ -67,7 +71,7 @@ class Upstreams:
             if known is None or not known.is_at(view):
                 self._targets[endpoint_id] = Target(view, self._settings)
             else:
-                known.view = view
+                known.take(view)
 
     def get(self, endpoint_id: EndpointId) -> Target | None:
         """The endpoint, or None if it is not served any more."""
@@ -78,3 +82,10 @@ class Upstreams:
         for target in self._targets.values():
             target.upstream.close()
         self._targets.clear()
+
+
+def _host_line(view: EndpointView) -> bytes:
+    """The lines that begin every head: the host, and our own key where the engine wants one."""
+    host = f"[{view.host}]" if ":" in view.host else view.host
+    line = f"host: {host}:{view.port}\r\n".encode("ascii")
+    return line + b"authorization: Bearer %b\r\n" % view.own_key if view.own_key else line

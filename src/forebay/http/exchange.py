@@ -69,6 +69,11 @@ class Exchange:
         self._left_bytes: int | None = None
 
     @property
+    def address(self) -> str | None:
+        """The client's address, without the port."""
+        return None if self.peer is None else self.peer[0]
+
+    @property
     def started(self) -> bool:
         """True once a head was sent: the status can no longer be chosen."""
         return self._started

@@ -26,23 +26,23 @@ from forebay.admission.model import EndpointId, EngineKind, TicketId
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import Config
-from forebay.config.schema import Pool
 from forebay.config.units import Address
 from forebay.gateway.gateway import Gateway
-from forebay.gateway.ports import EndpointView, GatewaySettings
+from forebay.gateway.ports import GatewaySettings
 from forebay.http.server import HttpServer, ServerLimits
 from forebay.observe.admin import AdminAccess, admin_app
 from forebay.observe.decisions import RecentDecisions
 from forebay.observe.endpoint_log import EndpointLog
 from forebay.observe.metrics import Metrics
 from forebay.observe.request_log import RequestLog
+from forebay.runtime.access import access_of, configured_pools, key_of
 from forebay.runtime.admin_server import AdminServer
 from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
 from forebay.runtime.polling import EngineClient, Polled, Polling
 from forebay.runtime.prepared import Prepared
 from forebay.runtime.reloading import Reloading, ReloadResult
-from forebay.runtime.serving import ConfiguredPool, ServingDirectory
+from forebay.runtime.serving import ServingDirectory
 from forebay.runtime.state_file import StateFile, state_path
 
 __all__ = ["App", "StartFailed"]
@@ -101,17 +101,15 @@ class App:
             on_error=self.metrics.counts.count_error,
             on_decided=self.metrics.counts.decision_s.observe,
         )
-        self.directory = ServingDirectory(
-            [_configured_pool(pool) for pool in config.pools],
-            classes=tuple(entry.name for entry in settings.classes),
-            default_class=settings.default_class,
-        )
+        self.directory = ServingDirectory(configured_pools(config), access_of(config, settings))
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early_answers
         self.polling = Polling(
             self._on_engine,
             self.snapshot,
-            lambda host, port: EngineClient(host, port, self.driver.now, asker=self.gateway.mark),
+            lambda polled: EngineClient(
+                polled.host, polled.port, self.driver.now, asker=self.gateway.mark, key=polled.key
+            ),
             self.driver.now,
         )
         self.polling.follow(_polled(config))
@@ -229,11 +227,7 @@ class App:
         """Everything outside the core goes by this configuration from now on."""
         config, settings = prepared.config, prepared.settings
         self._config = config
-        self.directory.reconfigure(
-            [_configured_pool(pool) for pool in config.pools],
-            classes=tuple(entry.name for entry in settings.classes),
-            default_class=settings.default_class,
-        )
+        self.directory.reconfigure(configured_pools(config), access_of(config, settings))
         self.gateway.reconfigure(_gateway_settings(config, settings))
         self.polling.follow(_polled(config))
 
@@ -323,19 +317,11 @@ def _polled(config: Config) -> list[Polled]:
             endpoint.port,
             None if pool.engine == "auto" else EngineKind(pool.engine),
             pool.poll_interval,
+            key_of(pool),
         )
         for pool in config.pools
         for endpoint in pool.endpoints
     ]
-
-
-def _configured_pool(pool: Pool) -> ConfiguredPool:
-    return ConfiguredPool(
-        name=pool.name,
-        endpoints=tuple(EndpointView(EndpointId(str(url)), url.host, url.port) for url in pool.endpoints),
-        models=tuple(pool.models or ()),
-        engine="openai" if pool.engine == "auto" else pool.engine,
-    )
 
 
 def _server_limits(config: Config) -> ServerLimits:

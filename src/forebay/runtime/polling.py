@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from forebay.admission.events import Event
@@ -36,10 +36,23 @@ class EngineClient:
     """Asks one engine (`engines.EngineReader`)."""
 
     def __init__(
-        self, host: str, port: int, clock: Callable[[], float] = time.monotonic, *, asker: bytes = b""
+        self,
+        host: str,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        asker: bytes = b"",
+        key: bytes = b"",
     ) -> None:
-        """See the class. `asker`: who asks, so that a gateway notices when it asks itself."""
+        """See the class.
+
+        Args:
+            asker: who asks, so that a gateway notices when it asks itself.
+            key: our API key there; empty if none is needed.
+        """
         self._headers = [(b"accept-encoding", b"identity")]
+        if key:
+            self._headers.append((b"authorization", b"Bearer " + key))
         if asker:
             self._headers.append((POLLER_HEADER, asker))
         self._upstream = Upstream(host, port, connect_timeout_s=_CONNECT_TIMEOUT_S)
@@ -77,6 +90,8 @@ class Polled:
     kind: EngineKind | None
     """None: it is found out."""
     interval_s: float
+    key: bytes = field(default=b"", repr=False)
+    """Our API key there; empty if none is needed."""
 
 
 class Polling:
@@ -86,7 +101,7 @@ class Polling:
         self,
         feed: Callable[[Event], None],
         snapshot: Callable[[], Snapshot | None],
-        client_for: Callable[[str, int], EngineClient],
+        client_for: Callable[[Polled], EngineClient],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """See the class.
@@ -94,7 +109,7 @@ class Polling:
         Args:
             feed: told what is read.
             snapshot: the core as it is now.
-            client_for: makes the client of an engine at a host and port.
+            client_for: makes the client of an engine.
             clock: the driver's.
         """
         self._feed = feed
@@ -145,7 +160,7 @@ class Polling:
 
     def _add(self, polled: Polled) -> None:
         endpoint, interval_s = polled.endpoint, polled.interval_s
-        client = self._client_for(polled.host, polled.port)
+        client = self._client_for(polled)
         poller = EndpointPoller(
             endpoint,
             client,

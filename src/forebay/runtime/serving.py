@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from forebay.admission.model import EndpointId, EngineInfo
+from forebay.gateway.identity import Access
 from forebay.gateway.ports import EndpointView, PoolView, Serving
 
 __all__ = ["ConfiguredPool", "ServingDirectory"]
@@ -34,25 +35,20 @@ class ConfiguredPool:
 class ServingDirectory:
     """What `gateway.ports.Directory` asks for."""
 
-    def __init__(
-        self, pools: Sequence[ConfiguredPool], *, classes: tuple[str, ...], default_class: str
-    ) -> None:
+    def __init__(self, pools: Sequence[ConfiguredPool], access: Access) -> None:
         self._pools = tuple(pools)
         self._infos: dict[EndpointId, EngineInfo] = {}
         self._told: set[str] = set()
         """Warnings already written."""
-        self.serving = Serving((), classes, default_class)
+        self.serving = Serving((), access)
         self._rebuild()
 
-    def reconfigure(
-        self, pools: Sequence[ConfiguredPool], *, classes: tuple[str, ...], default_class: str
-    ) -> None:
+    def reconfigure(self, pools: Sequence[ConfiguredPool], access: Access) -> None:
         """From now on these are served. What is known of endpoints that stay, stays."""
         self._pools = tuple(pools)
         served = {endpoint.id for pool in pools for endpoint in pool.endpoints}
         self._infos = {endpoint: info for endpoint, info in self._infos.items() if endpoint in served}
-        if classes != self.serving.classes or default_class != self.serving.default_class:
-            self.serving = replace(self.serving, classes=classes, default_class=default_class)
+        self.serving = replace(self.serving, access=access)
         self._rebuild()
 
     def describe(self, endpoint: EndpointId, info: EngineInfo) -> None:

@@ -4,14 +4,15 @@ import pytest
 
 from forebay.gateway.demand import BadRequest
 from forebay.gateway.headers import Claims, answer_headers, claims_of, read_claims, safe_id
+from forebay.gateway.identity import Access
 from forebay.http.message import RequestHead
 
-CLASSES = ("realtime", "standard", "batch")
+ACCESS = Access()
 
 
 def claims(*headers: tuple[bytes, bytes]) -> Claims:
     """Claims of a request with these headers."""
-    return read_claims(list(headers), CLASSES)
+    return read_claims(list(headers), ACCESS)
 
 
 def test_hop_by_hop_and_framing_are_not_forwarded() -> None:
@@ -53,7 +54,7 @@ def test_a_class_is_one_of_those_configured() -> None:
 
 def test_objectives_of_other_systems_may_be_unknown() -> None:
     """An objective's name that means nothing here is not an error, and our own header wins."""
-    assert claims((b"x-llm-d-inference-objective", b"gold")).class_name is None
+    assert claims((b"x-llm-d-inference-objective", b"gold")).class_name == "standard"
     read = claims((b"x-forebay-class", b"realtime"), (b"x-llm-d-inference-objective", b"batch"))
     assert read.class_name == "realtime"
 
@@ -132,8 +133,8 @@ def test_claims_are_read_once_for_each_head() -> None:
     """Claims are kept with the head they were read from, until other classes are configured."""
     fields = [(b"x-forebay-class", b"batch")]
     head = RequestHead(b"POST", b"/", "/", b"", fields, 1, True, 0, False, False)
-    read = claims_of(head, CLASSES)
-    assert claims_of(head, CLASSES) is read
+    read = claims_of(head, ACCESS, None)
+    assert claims_of(head, ACCESS, None) is read
     assert read.class_name == "batch"
     with pytest.raises(BadRequest):
-        claims_of(head, ("realtime",))
+        claims_of(head, Access(("realtime",), "realtime"), None)

@@ -24,7 +24,9 @@ def polling_over(clock: Clock, view: EndpointView | None) -> tuple[Polling, list
             return None
         return replace(template, pools=(replace(template.pools[0], endpoints=(view,)),))
 
-    polling = Polling(lambda _: None, snapshot, lambda host, port: EngineClient(host, port, clock), clock)
+    polling = Polling(
+        lambda _: None, snapshot, lambda polled: EngineClient(polled.host, polled.port, clock), clock
+    )
     polling.follow([Polled("p", ENGINE, "10.0.0.1", 8000, EngineKind.VLLM, 0.2)])
     return polling, looks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.admission.model import EndpointId, EngineInfo, EngineKind
+from forebay.gateway.identity import Access
 from forebay.gateway.ports import EndpointView
 from forebay.runtime.serving import ConfiguredPool, ServingDirectory
 
@@ -15,14 +16,18 @@ B = EndpointView(EndpointId("http://b:1"), "b", 1)
 def directory(**pool: object) -> ServingDirectory:
     """One pool of two endpoints."""
     configured = ConfiguredPool("p", (A, B), **pool)  # type: ignore[arg-type]
-    return ServingDirectory([configured], classes=("fast", "slow"), default_class="slow")
+    return ServingDirectory([configured], Access(("fast", "slow"), "slow"))
 
 
 def test_configured_endpoints_are_there_before_anything_is_known() -> None:
     """Requests can be routed before the first look at an engine."""
     serving = directory().serving
     (pool,) = serving.pools
-    assert (("fast", "slow"), "slow", False) == (serving.classes, serving.default_class, serving.draining)
+    assert (("fast", "slow"), "slow", False) == (
+        serving.access.classes,
+        serving.access.default_class,
+        serving.draining,
+    )
     assert ((A, B), (), False) == (pool.endpoints, pool.models, pool.checks_model_names)
 
 
@@ -91,7 +96,7 @@ def test_draining_stays_when_an_engine_changes() -> None:
 def test_a_model_of_two_pools_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """All its requests go to the first pool: a second one that gets none should not be found out by chance."""
     pools = [ConfiguredPool("first", (A,)), ConfiguredPool("second", (B,))]
-    view = ServingDirectory(pools, classes=("only",), default_class="only")
+    view = ServingDirectory(pools, Access(("only",), "only"))
     assert [] == caplog.messages
     for endpoint in (A, B, A):
         view.describe(

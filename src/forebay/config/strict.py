@@ -1,0 +1,28 @@
+"""What all models of the configuration have in common. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Strict", "plain_name"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, nothing is converted silently, and the words under a field describe it."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
+
+
+def plain_name(value: str) -> str:
+    """A name that is harmless in labels, logs and headers. Raises: ValueError."""
+    if _NAME.fullmatch(value) is None:
+        raise ValueError(
+            f"found {value[:60]!r}; a name has 1 to 100 letters, digits and . _ / : - and starts with a letter or digit"
+        )
+    return value

@@ -1,0 +1,80 @@
+"""What the data plane needs to know of a configuration: who is let in, and which pools there are.
+
+Pure. Keys leave the configuration here and nowhere else: tenants' as digests, engines' own as header values.
+"""
+
+from __future__ import annotations
+
+from forebay.admission.model import ANONYMOUS, EndpointId
+from forebay.admission.settings import Settings
+from forebay.config import Config
+from forebay.config.schema import Pool
+from forebay.config.tenancy import PlanEntry
+from forebay.gateway.identity import NOBODY, Access, Plan, Tenant, nearest_classes
+from forebay.gateway.ports import EndpointView
+from forebay.runtime.serving import ConfiguredPool
+
+__all__ = ["access_of", "configured_pools", "key_of"]
+
+
+def access_of(config: Config, settings: Settings) -> Access:
+    """Who is let in, and what they may ask for."""
+    classes = tuple(entry.name for entry in settings.classes)
+    plans = {name: _plan(name, entry, classes) for name, entry in (config.plans or {}).items()}
+    tenants = {
+        entry.name: Tenant(entry.name, None if entry.plan is None else plans[entry.plan])
+        for entry in config.tenants
+    }
+    keys = {bytes.fromhex(digest): tenants[entry.name] for entry in config.tenants for digest in entry.keys}
+    anonymous: Tenant | None = None
+    if config.anonymous is not None and config.anonymous.plan is not None:
+        anonymous = Tenant(ANONYMOUS, plans[config.anonymous.plan])
+    elif config.anonymous is None and not keys:
+        anonymous = NOBODY
+    return Access(
+        classes,
+        settings.default_class,
+        tenants=tenants,
+        keys=keys,
+        anonymous=anonymous,
+        trusted=tuple(config.trusted_proxies),
+        passes_credentials=all(_takes_credentials(pool, has_keys=bool(keys)) for pool in config.pools),
+    )
+
+
+def configured_pools(config: Config) -> list[ConfiguredPool]:
+    """The pools, with what each engine is sent for a key."""
+    has_keys = any(entry.keys for entry in config.tenants)
+    return [_configured_pool(pool, has_keys=has_keys) for pool in config.pools]
+
+
+def key_of(pool: Pool) -> bytes:
+    """Our own API key at the engines of a pool; empty if none is needed."""
+    return b"" if pool.upstream_key is None else pool.upstream_key.get_secret_value().encode("ascii")
+
+
+def _plan(name: str, entry: PlanEntry, classes: tuple[str, ...]) -> Plan:
+    granted = classes if entry.classes is None else tuple(entry.classes)
+    return Plan(
+        name,
+        nearest_classes(classes, granted),
+        None if entry.models is None else tuple(entry.models),
+        entry.require_max_tokens,
+    )
+
+
+def _takes_credentials(pool: Pool, *, has_keys: bool) -> bool:
+    return pool.upstream_key is None and (pool.forward_authorization or not has_keys)
+
+
+def _configured_pool(pool: Pool, *, has_keys: bool) -> ConfiguredPool:
+    own_key, takes = key_of(pool), _takes_credentials(pool, has_keys=has_keys)
+    return ConfiguredPool(
+        name=pool.name,
+        endpoints=tuple(
+            EndpointView(EndpointId(str(url)), url.host, url.port, takes_credentials=takes, own_key=own_key)
+            for url in pool.endpoints
+        ),
+        models=tuple(pool.models or ()),
+        engine="openai" if pool.engine == "auto" else pool.engine,
+    )
