@@ -30,9 +30,7 @@ HOT = (
     "runtime/delivery.py",
     "runtime/driver.py",
 )
-INTERPRETED = re.compile(
-    r"/__init__\.py$|/admission/record\.py$|/gateway/upstreams\.py$|/http/(?:fetching|server)\.py$"
-)
+INTERPRETED = re.compile(r"/__init__\.py$|/admission/record\.py$|/http/(?:fetching|server)\.py$")
 """Hardly on the path of a request, or not as mypyc would have it."""
 STRUCT = re.compile(r"\bmsgspec\.Struct\b")
 """What msgspec reads by its annotations stays interpreted: native classes lose them, and fields silently go missing."""

@@ -6,7 +6,7 @@
 
 The law of each level rests on what was observed there and, with the weight of `BACKOFF` answers, on the law of the
 level above: n ÷ (n + κ) of it is its own. Above the pool stands a prior, which a few answers outweigh. Finer levels
-forget sooner. Of tenants and of prompt sizes only those seen last are kept; the others share the law above.
+forget sooner. Of tenants and of prompt sizes only those seen lately are kept; the others share the law above.
 
 An answer that was cut off says only "longer than this", and enters as that. Left out, it would teach that answers are
 short just when clients lose patience; taken as a length, that answers are as long as the limits that clients set.
@@ -60,10 +60,10 @@ class _Level:
         """Answers before the first law."""
 
 
-_POOL: Final = _Level(1600.0, 512, PRIOR_WEIGHT, 0.0)
-_CLASS: Final = _Level(800.0, 256, BACKOFF, 0.0)
-_TENANT: Final = _Level(400.0, 128, BACKOFF, _OWN_FROM)
-_PROMPT_SIZE: Final = _Level(200.0, 96, BACKOFF, _OWN_FROM)
+_POOL: Final = _Level(1600.0, 1024, PRIOR_WEIGHT, 0.0)
+_CLASS: Final = _Level(800.0, 512, BACKOFF, 0.0)
+_TENANT: Final = _Level(400.0, 256, BACKOFF, _OWN_FROM)
+_PROMPT_SIZE: Final = _Level(200.0, 192, BACKOFF, _OWN_FROM)
 
 
 class _Key:
@@ -81,6 +81,7 @@ class _Key:
         "law",
         "left",
         "parent",
+        "seen",
     )
 
     def __init__(self, level: _Level, parent: _Key | None) -> None:
@@ -88,6 +89,8 @@ class _Key:
         self.law: LengthLaw = PRIOR
         self.left = 0
         """Looks and answers until the law is made anew."""
+        self.seen = False
+        """An answer came since it was last passed over when one had to be forgotten."""
         self._level = level
         self._made_from: LengthLaw | None = None
         """The parent's law that went into this one's; None before there was one."""
@@ -161,7 +164,7 @@ class _Key:
             self._made_from = above
             self._changed = False
         # The fewer answers there are, the more the next one moves the law.
-        pause = int(level.own_from + answers / 2)
+        pause = int(level.own_from + answers)
         self.left = pause if pause < level.every else level.every
         return self.law
 
@@ -188,7 +191,7 @@ class OutputLengths:
         self._pool = _Key(_POOL, None)
         self._classes: dict[str, _Key] = {}
         self._tenants: OrderedDict[tuple[str, str], _Key] = OrderedDict()
-        """Seen longest ago first, as are the prompt sizes."""
+        """As they came, with those passed over since at the end; likewise the prompt sizes."""
         self._prompt_sizes: OrderedDict[tuple[str, str, int], _Key] = OrderedDict()
 
     def expect(self, class_name: str, tenant: str, prompt_tokens: int) -> LengthLaw:
@@ -237,7 +240,7 @@ class OutputLengths:
         return key is not None and key.answers >= TRUSTED_AFTER
 
     def export(self) -> dict[str, object]:
-        """What was learned, as plain data for JSON; keys seen longest ago first."""
+        """What was learned, as plain data for JSON; keys that would be forgotten first come first."""
         tenants, sizes = self._tenants, self._prompt_sizes
         return {
             "bins": list(KNOTS),
@@ -282,7 +285,7 @@ class OutputLengths:
         self._tenants, self._prompt_sizes = made._tenants, made._prompt_sizes
 
     def _key_of(self, class_name: str, tenant: str, size: int) -> _Key:
-        """The finest key of a request, made if need be, and seen last from now on at each level."""
+        """The finest key of a request, made if need be, and noted as seen at each level."""
         name = (class_name, tenant)
         above = self._tenants.get(name)
         if above is None:
@@ -290,13 +293,13 @@ class OutputLengths:
                 self._new_class(class_name)
             above = self._new_tenant(name)
         else:
-            self._tenants.move_to_end(name)
+            above.seen = True
         finest = (class_name, tenant, size)
         key = self._prompt_sizes.get(finest)
         if key is None:
             # Of a tenant that is hardly known, nobody needs to know more exactly.
             return above if above.answers < _OWN_FROM else self._new_prompt_size(finest)
-        self._prompt_sizes.move_to_end(finest)
+        key.seen = True
         key.parent = above  # another one, if the tenant was forgotten meanwhile
         return key
 
@@ -305,15 +308,24 @@ class OutputLengths:
         return key
 
     def _new_tenant(self, name: tuple[str, str]) -> _Key:
-        key = self._tenants[name] = _Key(_TENANT, self._classes[name[0]])
-        if len(self._tenants) > TENANTS:
-            self._tenants.popitem(last=False)
+        tenants = self._tenants
+        if len(tenants) >= TENANTS:
+            # The first one that was not seen again: as good as the one seen longest ago, and costs requests nothing.
+            while tenants[oldest := next(iter(tenants))].seen:
+                tenants[oldest].seen = False
+                tenants.move_to_end(oldest)
+            del tenants[oldest]
+        key = tenants[name] = _Key(_TENANT, self._classes[name[0]])
         return key
 
     def _new_prompt_size(self, name: tuple[str, str, int]) -> _Key:
-        key = self._prompt_sizes[name] = _Key(_PROMPT_SIZE, self._tenants[name[0], name[1]])
-        if len(self._prompt_sizes) > PROMPT_SIZES:
-            self._prompt_sizes.popitem(last=False)
+        sizes = self._prompt_sizes
+        if len(sizes) >= PROMPT_SIZES:
+            while sizes[oldest := next(iter(sizes))].seen:
+                sizes[oldest].seen = False
+                sizes.move_to_end(oldest)
+            del sizes[oldest]
+        key = sizes[name] = _Key(_PROMPT_SIZE, self._tenants[name[0], name[1]])
         return key
 
 

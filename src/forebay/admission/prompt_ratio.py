@@ -49,7 +49,18 @@ _PRIOR_TEMPLATE_WEIGHT: Final = 0.004
 class PromptRatio:
     """Prompt tokens by bytes of prompt text."""
 
-    __slots__ = ("_kk", "_kt", "_kx", "_prior_slope", "_slope", "_template", "_xt", "_xx", "observations")
+    __slots__ = (
+        "_kk",
+        "_kt",
+        "_kx",
+        "_prior_slope",
+        "_slope",
+        "_stale",
+        "_template",
+        "_xt",
+        "_xx",
+        "observations",
+    )
 
     def __init__(self, prior_slope: float = 1.0 / PRIOR_BYTES_PER_TOKEN) -> None:
         self.observations = 0
@@ -59,16 +70,21 @@ class PromptRatio:
         self._prior_slope = prior_slope
         self._template = 0.0
         self._slope = prior_slope
-        self._solve()
+        self._stale = True
+        """Template and slope are those before the last observation: they are worked out when they are asked for."""
 
     @property
     def bytes_per_token(self) -> float:
         """The present estimate for text alone."""
+        if self._stale:
+            self._solve()
         return 1.0 / self._slope
 
     @property
     def template_tokens(self) -> float:
         """The present estimate of what a template adds."""
+        if self._stale:
+            self._solve()
         return self._template
 
     def observe(self, prompt_bytes: int, prompt_tokens: int, prompts: int = 1) -> None:
@@ -77,17 +93,19 @@ class PromptRatio:
             return
         size, tokens, count = float(prompt_bytes), float(prompt_tokens), float(prompts)
         weight = 1.0 / (size + PER_PROMPT_BYTES * count)
-        decay = RATIO_DECAY if prompts == 1 else RATIO_DECAY**count
+        decay: float = RATIO_DECAY if prompts == 1 else RATIO_DECAY**count
         self._kk = self._kk * decay + weight * count * count
         self._kx = self._kx * decay + weight * count * size
         self._xx = self._xx * decay + weight * size * size
         self._kt = self._kt * decay + weight * count * tokens
         self._xt = self._xt * decay + weight * size * tokens
         self.observations += prompts
-        self._solve()
+        self._stale = True
 
     def estimate(self, prompt_bytes: int) -> int:
         """Expected prompt tokens, at least 1."""
+        if self._stale:
+            self._solve()
         return int(self._template + prompt_bytes * self._slope + 0.5) or 1
 
     def at_least(self, prompt_bytes: int) -> int:
@@ -110,6 +128,7 @@ class PromptRatio:
             slope = LEAST_SLOPE if slope < LEAST_SLOPE else MOST_SLOPE
             template = min(max((kt - kx * slope) / kk, 0.0), MOST_TEMPLATE)
         self._template, self._slope = template, slope
+        self._stale = False
 
     def export(self) -> dict[str, object]:
         """What was learned, as plain data for JSON."""
@@ -134,7 +153,7 @@ class PromptRatio:
             raise ValueError(f"prompt ratio: {prior} tokens a byte are not plausible")
         self._kk, self._kx, self._xx, self._kt, self._xt = kk, kx, xx, kt, xt
         self._prior_slope, self.observations = prior, observations
-        self._solve()
+        self._stale = True
 
 
 class PromptRatios:

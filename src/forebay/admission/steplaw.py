@@ -293,7 +293,7 @@ class StepLearner:
         predicted = best.predict(row)
         # Relative to the larger of the two, so that neither a step of no time nor a law of none weighs without bound.
         size = step_s if step_s > predicted else predicted
-        decay = FORGETTING**weight
+        decay: float = FORGETTING**weight
         usual = self.error
         if usual is not None:
             limit = max(HUBER * usual, LEAST_HUBER)

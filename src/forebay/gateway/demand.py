@@ -129,12 +129,13 @@ def read_chat(body: bytes) -> Ask:
         1 if chat.n is None else _samples(chat.n, "n"),
         cut_output_tokens=cut,
     )
-    if isinstance(chat, CrowdedChat):
-        ask.prompt_bytes += memoryview(chat.messages).nbytes
-    elif chat.messages is not None:
-        _count_messages(chat.messages, ask)
+    messages = chat.messages
+    if isinstance(messages, list):
+        _count_messages(messages, ask)
         if ask.prompt_bytes >= PREFIX_CHARACTERS:
-            ask.prefix_hash = prefix_of_messages(chat.messages, bytes(chat.tools), chat.model)
+            ask.prefix_hash = prefix_of_messages(messages, bytes(chat.tools), chat.model)
+    elif messages is not None:
+        ask.prompt_bytes += memoryview(messages).nbytes
     return ask
 
 

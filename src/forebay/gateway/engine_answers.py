@@ -96,7 +96,17 @@ def usage_of_object(data: bytes) -> Usage | None:
 
 
 def usage_of_body(data: bytes) -> Usage | None:
-    """Token counts from a whole non-streamed answer."""
+    """Token counts from a whole non-streamed answer.
+
+    They stand behind the text in what engines write. Text cannot look like them: its quotation marks are escaped. What
+    begins there closes one object and no more only if they belong to the answer itself, not to a part of it.
+    """
+    start = data.rfind(b'"usage":')
+    if start > 0:
+        try:
+            return _usage(decode_whole(b"{" + data[start:]).usage)
+        except UNREADABLE:
+            pass  # something deeper has that name
     try:
         return _usage(decode_whole(data).usage)
     except UNREADABLE:

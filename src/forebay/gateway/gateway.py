@@ -8,22 +8,17 @@ needs no engine is answered before this returns.
 from __future__ import annotations
 
 import logging
-import secrets
 import urllib.parse
-from collections import Counter
 from typing import Final
 
-from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
-from forebay.gateway.bodies import BodyRoom
 from forebay.gateway.demand import BadRequest
 from forebay.gateway.headers import claims_of, safe_id
 from forebay.gateway.identity import Denied
 from forebay.gateway.passing import PassedGet
 from forebay.gateway.ports import Core, Directory, GatewaySettings
-from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import Answer, early_refusal, plain_error
-from forebay.gateway.relay import Relay
+from forebay.gateway.relay import Desk, Relay
 from forebay.gateway.routes import (
     ADMITTED,
     HEALTH_PATH,
@@ -34,7 +29,6 @@ from forebay.gateway.routes import (
     not_found,
 )
 from forebay.gateway.routing import Routing
-from forebay.gateway.upstreams import Upstreams
 from forebay.http.exchange import Exchange
 from forebay.http.message import Headers, get_header
 
@@ -48,22 +42,12 @@ POLLER_HEADER: Final = b"x-forebay-poller"
 _HEALTHY = Answer(200, [(b"content-type", b"application/json")], b'{"status":"ok"}')
 
 
-class Gateway:
+class Gateway(Desk):
     """Handler of the main port."""
 
     def __init__(self, core: Core, directory: Directory, settings: GatewaySettings) -> None:
-        self.core = core
-        self.settings = settings
-        self.routing = Routing(directory.serving)
-        self.upstreams = Upstreams(settings)
-        self.progress = Progress(core.feed, core.now, settings.progress_interval_s)
-        self.bodies = BodyRoom(settings.max_waiting_bytes)
-        self.early_answers: Counter[str] = Counter()
-        """Answers given without asking the core, by code: bad input, no room for the body, draining."""
+        super().__init__(core, settings, directory.serving)
         self._directory = directory
-        # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
-        self.mark = secrets.token_hex(6).encode("ascii")
-        """Begins the ids of this process, and tells its own polls from others'."""
         self._loop_told = False
         self.upstreams.update(directory.serving)
 
@@ -78,14 +62,6 @@ class Gateway:
         """Stops reports and closes idle connections to the engines. For after the last request."""
         self.progress.close()
         self.upstreams.close()
-
-    def own_id(self, ticket: TicketId) -> bytes:
-        """`x-forebay-id`: the key of a request in logs, explanations and the admin port."""
-        return b"%b-%x" % (self.mark, ticket)
-
-    def answered_early(self, code: str) -> None:
-        """Counts an answer that was given without asking the core."""
-        self.early_answers[code] += 1
 
     # From the server
 

@@ -18,8 +18,10 @@ later finds the stage OVER and does nothing.
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
@@ -30,7 +32,7 @@ from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
 from forebay.gateway.headers import Claims, answer_headers, claims_of
 from forebay.gateway.identity import Denied
-from forebay.gateway.ports import Core, GatewaySettings
+from forebay.gateway.ports import Core, GatewaySettings, Serving
 from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import (
     Answer,
@@ -54,21 +56,29 @@ from forebay.http.message import Headers, encode_headers, get_header
 __all__ = ["Desk", "Relay"]
 
 
-class Desk(Protocol):
-    """What all relays of a gateway share."""
+class Desk:
+    """What all relays of a gateway share. A class and no protocol: it is asked a dozen times for each request."""
 
-    core: Core
-    settings: GatewaySettings
-    routing: Routing
-    upstreams: Upstreams
-    progress: Progress
-    bodies: BodyRoom
+    def __init__(self, core: Core, settings: GatewaySettings, serving: Serving) -> None:
+        self.core = core
+        self.settings = settings
+        self.routing = Routing(serving)
+        self.upstreams = Upstreams(settings)
+        self.progress = Progress(core.feed, core.now, settings.progress_interval_s)
+        self.bodies = BodyRoom(settings.max_waiting_bytes)
+        self.early_answers: Counter[str] = Counter()
+        """Answers given without asking the core, by code: bad input, no room for the body, draining."""
+        # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
+        self.mark = secrets.token_hex(6).encode("ascii")
+        """Begins the ids of this process, and tells its own polls from others'."""
 
     def own_id(self, ticket: TicketId) -> bytes:
-        """`x-forebay-id` of a ticket."""
+        """`x-forebay-id`: the key of a request in logs, explanations and the admin port."""
+        return b"%b-%x" % (self.mark, ticket)
 
     def answered_early(self, code: str) -> None:
         """Counts an answer that was given without asking the core."""
+        self.early_answers[code] += 1
 
 
 class _Stage(Enum):

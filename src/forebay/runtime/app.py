@@ -136,7 +136,8 @@ class App:
                 log.on_settlement,
                 self.endpoint_log.on_settlement,
             ),
-            records=(self.decisions.add, log.on_record, self.endpoint_log.on_record, self.polling.on_record),
+            records=(self.decisions.add, log.on_record, self.endpoint_log.on_record),
+            holds=(self.polling.on_hold,),
         )
 
     # What the admin API asks (`observe.admin.Process`)

@@ -42,6 +42,7 @@ class Delivery:
         self._held: dict[TicketId, DecisionRecord] = {}
         self._on_settlement: tuple[Callable[[Settlement], None], ...] = ()
         self._on_record: tuple[Callable[[DecisionRecord], None], ...] = ()
+        self._on_hold: tuple[Callable[[DecisionRecord], None], ...] = ()
 
     @property
     def open_tickets(self) -> int:
@@ -62,10 +63,12 @@ class Delivery:
         self,
         settlements: Sequence[Callable[[Settlement], None]],
         records: Sequence[Callable[[DecisionRecord], None]],
+        holds: Sequence[Callable[[DecisionRecord], None]] = (),
     ) -> None:
-        """Also tell these about every closed ticket, and about every decision."""
+        """Also tell these about every closed ticket, about every decision, and about those to let a request wait."""
         self._on_settlement += tuple(settlements)
         self._on_record += tuple(records)
+        self._on_hold += tuple(holds)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """All of them, in order. Never raises."""
@@ -97,6 +100,7 @@ class Delivery:
         elif type(effect) is Hold:
             self._held[effect.ticket] = effect.record
             self._tell_decided(effect.record)
+            self._tell_held(effect.record)
             self._listeners[effect.ticket].on_hold(effect)
         elif type(effect) is Refuse or type(effect) is Evict:
             self._held.pop(effect.ticket, None)
@@ -143,6 +147,13 @@ class Delivery:
         try:
             for on_record in self._on_record:
                 on_record(record)
+        except Exception:  # noqa: BLE001 - watching must not disturb what is watched
+            self._observer_failed()
+
+    def _tell_held(self, record: DecisionRecord) -> None:
+        try:
+            for on_hold in self._on_hold:
+                on_hold(record)
         except Exception:  # noqa: BLE001 - watching must not disturb what is watched
             self._observer_failed()
 

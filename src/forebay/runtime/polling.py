@@ -191,10 +191,8 @@ class Polling:
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
-    def on_record(self, record: DecisionRecord) -> None:
-        """A decision was taken: where requests begin to wait, fresh samples are wanted."""
-        if record.action != "hold":
-            return
+    def on_hold(self, record: DecisionRecord) -> None:
+        """Where requests begin to wait, fresh samples are wanted."""
         now = self._clock()
         if now >= self._hurry_from_s.get(record.pool, 0.0):
             self._hurry_from_s[record.pool] = now + _HURRY_INTERVAL_S

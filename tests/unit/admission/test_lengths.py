@@ -269,7 +269,7 @@ def test_a_forgotten_tenant_may_come_back() -> None:
     """Its prompt sizes go on where they were, on top of a tenant that starts anew."""
     seen = OutputLengths()
     teach(seen, *[3000] * 100, tenant="back")
-    for number in range(TENANTS):
+    for number in range(2 * TENANTS):  # passed over the first time, since it was seen more than once
         teach(seen, 10, tenant=f"tenant-{number}")
     teach(seen, 3000, tenant="back")
     assert seen._prompt_sizes[CHAT, "back", 9].parent is seen._tenants[CHAT, "back"]

@@ -420,7 +420,8 @@ def test_what_was_exported_can_be_taken_up() -> None:
     wanted = demand(1, tenant="acme", prompt_tokens=None, prompt_bytes=900, max_output_tokens=None)
     one, other = first.price(wanted), second.price(wanted)
     assert one.cost.prompt_tokens == other.cost.prompt_tokens
-    assert pytest.approx(one.cost.output_tokens, abs=1) == other.cost.output_tokens
+    # The laws of the first rest on somewhat fewer answers: they are made anew only now and then.
+    assert pytest.approx(one.cost.output_tokens, rel=0.1) == other.cost.output_tokens
 
 
 def without(part: str) -> Callable[[dict[str, object]], object]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from forebay.admission.model import Usage
@@ -86,6 +88,25 @@ def test_usage_of_whole_answers() -> None:
     ) == Usage(3, 4)
     for body in (b'{"usage": null}', b"{}", b"<html>", b"[" * 100_000):
         assert engine_answers.usage_of_body(body) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        ({"choices": [], "usage": {"prompt_tokens": 3}, "more": [{"x": 1}]}, Usage(3, 0)),
+        ({"parts": {"usage": {"prompt_tokens": 9}}}, None),
+        ({"parts": [{"usage": {"prompt_tokens": 9}}]}, None),
+        ({"usage": {"prompt_tokens": 3}, "parts": {"usage": {"prompt_tokens": 9}}}, Usage(3, 0)),
+        ({"text": '"usage":{"prompt_tokens":9}}', "usage": {"prompt_tokens": 3}}, Usage(3, 0)),
+        ({"usage": {"prompt_tokens": 3}, "text": '"usage":{"prompt_tokens":9}}'}, Usage(3, 0)),
+        ({"text": '"usage":{"prompt_tokens":9}}'}, None),
+    ],
+)
+def test_only_the_usage_of_the_answer_itself_counts(answer: dict[str, object], usage: Usage | None) -> None:
+    """Neither a deeper object of that name nor text that looks like one is taken for it, however JSON is spaced."""
+    compact = json.dumps(answer, separators=(",", ":")).encode()
+    assert engine_answers.usage_of_body(compact) == usage
+    assert engine_answers.usage_of_body(json.dumps(answer, indent=2).encode()) == usage
 
 
 def test_what_is_passed_on_is_worked_out_once_for_each_head() -> None:

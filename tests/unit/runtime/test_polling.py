@@ -80,22 +80,21 @@ def test_many_pollers_share_a_look_at_the_core() -> None:
 
 def test_waiting_requests_hurry_the_polls_of_their_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request that has to wait hurries its pool's pollers, and a crowd does so no more often."""
-    records: list[DecisionRecord] = []
+    holds: list[DecisionRecord] = []
     bench = Bench()
-    bench.driver.delivery.observe(settlements=[], records=[records.append])
+    bench.driver.delivery.observe(settlements=[], records=[], holds=[holds.append])
     bench.arrive(Kept())
+    assert [] == holds
     bench.arrive(Kept())
-    dispatched, held = records
+    (held,) = holds
     clock = Clock()
     polling, _ = polling_over(clock, a_view())
     hurried: list[float] = []
     monkeypatch.setattr(polling._pollers[ENGINE], "hurry", lambda: hurried.append(clock.now_s))
-    polling.on_record(dispatched)
-    assert [] == hurried
     for _ in range(50):
-        polling.on_record(held)
-    polling.on_record(replace(held, pool="another"))
+        polling.on_hold(held)
+    polling.on_hold(replace(held, pool="another"))
     assert [1000.0] == hurried
     clock.now_s += 0.2
-    polling.on_record(held)
+    polling.on_hold(held)
     assert [1000.0, 1000.2] == hurried
