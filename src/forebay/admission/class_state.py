@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forebay.admission.arrival_rates import ArrivalRate, ArrivalSizes
 from forebay.admission.feasibility import DeadlineBuckets
+from forebay.admission.model import Mode
 from forebay.admission.settings import ClassSettings
 from forebay.admission.wait import WaitModel
 
@@ -13,7 +14,7 @@ SHORTEST_HORIZON_S = 0.01
 class ClassState:
     """What a pool keeps for a class besides its queue."""
 
-    __slots__ = ("arrivals", "deadlines", "index", "settings", "sizes", "waits")
+    __slots__ = ("arrivals", "deadlines", "index", "mode", "settings", "sizes", "waits")
 
     def __init__(self, settings: ClassSettings, index: int, *, corrects: bool) -> None:
         """See the class.
@@ -24,6 +25,8 @@ class ClassState:
         """
         self.settings = settings
         self.index = index
+        self.mode = Mode.ENFORCE
+        """What is done with decisions about its requests in this pool."""
         self.waits = WaitModel(settings.confidence, corrects=corrects)
         self.arrivals = ArrivalRate()
         self.sizes = ArrivalSizes()

@@ -30,10 +30,12 @@ from forebay.admission.events import (
     Described,
     DrainStarted,
     Ended,
+    EndpointDrained,
     EndpointsChanged,
     Event,
     Failure,
     FirstTokenCame,
+    ModeChanged,
     Progressed,
     Sampled,
     SampleMissed,
@@ -45,7 +47,7 @@ from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import Check, EndpointState
+from forebay.admission.model import Check, EndpointState, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
@@ -57,6 +59,7 @@ from forebay.admission.snapshot import Snapshot
 from forebay.admission.standing import Standing
 from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.timers import Timers
+from forebay.admission.unenforced import Unenforced
 from forebay.admission.views import pool_view
 from forebay.admission.watch import Watch
 
@@ -64,6 +67,7 @@ from forebay.admission.watch import Watch
 _UP: Final = EndpointState.UP
 _INTERRUPTED: Final = Outcome.UPSTREAM_INTERRUPTED
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
+_ENFORCE: Final = Mode.ENFORCE
 
 
 class Controller:
@@ -84,12 +88,14 @@ class Controller:
         self._repricing = Repricing(self._life, self._timers, self._fill)
         self._roster = Roster(self._repricing, self._watch, self._patience, self._guard, self._fill)
         self._pools = self._roster.pools
+        self._unenforced = Unenforced(self._life, self._timers, self._patience, self._pools, self._started)
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
+        self._unenforced.apply(now)
 
     # The contract
 
-    def handle(self, event: Event, now: float) -> list[Effect]:  # noqa: C901 - one case per event
+    def handle(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0912 - one case per event
         """Take in one event. Raises: MisuseError if the contract is broken, InvariantError for our own bugs."""
         self._advance(now)
         match event:  # the frequent ones first
@@ -117,6 +123,10 @@ class Controller:
                 self._roster.share_changed(event, now)
             case DrainStarted():
                 self._drain_started(event, now)
+            case EndpointDrained():
+                self._roster.endpoint_drained(event, now)
+            case ModeChanged():
+                self._unenforced.mode_changed(event, now)
             case _:
                 assert_never(event)
         return self._take_effects()
@@ -162,6 +172,7 @@ class Controller:
                 self._pools[name].reconfigure(pool_settings, settings, now)
             else:
                 self._add_pool(name, settings)
+        self._unenforced.reconfigure(settings, now)
         for pool in self._pools.values():
             self._repricing.begin(pool, now)
             self._fill(pool, now)
@@ -176,6 +187,8 @@ class Controller:
             waiting_bytes=self._life.ledger.waiting_bytes,
             max_waiting_bytes=self._settings.max_waiting_bytes,
             pools=tuple(pool_view(pool, self._now) for pool in self._pools.values()),
+            mode=self._unenforced.modes.general,
+            live_modes=self._unenforced.modes.live(),
         )
 
     def export_learned(self) -> dict[str, object]:
@@ -217,6 +230,8 @@ class Controller:
             pool.retry_after.returned(state.index)
         ticket.deadline_s = self._patience.until_s(ticket, wait_budget_s(ticket, now), now)
         self._fill(pool, now)  # room that time alone has made is for those who wait
+        if state.mode is not _ENFORCE and self._unenforced.let_through(ticket, state, now):
+            return
         verdict = self._examine(ticket, now)
         if verdict.outcome is _QUEUE_FULL:
             victims = triage.room_for(ticket, verdict, self._settings.displace, now)
@@ -369,6 +384,8 @@ class Controller:
         left = ticket.settings.wait_budget_s - ticket.waited_s
         ticket.deadline_s = self._patience.until_s(ticket, min(left, wait_budget_s(ticket, now)), now)
         self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
+        if self._unenforced.let_go(ticket, now):
+            return
         self._patience.begin(ticket, now, protected=True)
         self._fill(ticket.pool, now)
 
@@ -379,6 +396,8 @@ class Controller:
 
     def _fill(self, pool: Pool, now: float) -> None:
         if pool.books.waiting.requests:
+            if not pool.holds_all:
+                self._unenforced.let_waiters_go(pool, now)
             for ticket in fill(pool, self._life, now):
                 if ticket.endpoint is not None:
                     self._started(ticket, ticket.endpoint, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, unique
 
-from forebay.admission.model import Demand, EndpointId, EngineInfo, EngineSample, TicketId, Usage
+from forebay.admission.model import Demand, EndpointId, EngineInfo, EngineSample, Mode, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.admission.record import record
 
@@ -128,6 +128,27 @@ class EndpointsChanged:
 
 
 @record
+class EndpointDrained:
+    """An operator took an endpoint out of use, or put it back."""
+
+    endpoint: EndpointId
+    out: bool
+    """False: it is back, and is used again as soon as it is heard of."""
+
+
+@record
+class ModeChanged:
+    """An operator changed a mode live."""
+
+    mode: Mode | None
+    """None: what the configuration says."""
+    pool: str = ""
+    """Empty for all pools."""
+    class_name: str = ""
+    """Empty for all classes."""
+
+
+@record
 class ShareChanged:
     """This replica may now use this part (0 to 1) of the pool's limits."""
 
@@ -153,6 +174,8 @@ Event = (
     | SampleMissed
     | Described
     | EndpointsChanged
+    | EndpointDrained
+    | ModeChanged
     | ShareChanged
     | DrainStarted
 )

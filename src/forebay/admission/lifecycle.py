@@ -20,7 +20,7 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import invariant
 from forebay.admission.gate import Verdict, rests_on_prediction, wait_budget_s
 from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
-from forebay.admission.model import MICRO, Check, DecisionRecord, Refusal, Settlement, TicketId, Usage
+from forebay.admission.model import MICRO, Check, DecisionRecord, Mode, Refusal, Settlement, TicketId, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
@@ -28,6 +28,8 @@ from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticke
 LONGEST_LINGER_S: Final = 600.0
 _COMPLETED: Final = Outcome.COMPLETED
 _REJECTED: Final = Outcome.ENGINE_REJECTED
+_ENFORCE: Final = Mode.ENFORCE
+_SHADOW: Final = Mode.SHADOW
 
 
 class Lifecycle:
@@ -83,9 +85,14 @@ class Lifecycle:
     # To and from an endpoint
 
     def dispatch(
-        self, ticket: Ticket, endpoint: Endpoint, now: float, verdict: Verdict | None = None
+        self,
+        ticket: Ticket,
+        endpoint: Endpoint,
+        now: float,
+        verdict: Verdict | None = None,
+        mode: Mode = _ENFORCE,
     ) -> None:
-        """The request starts."""
+        """The request starts; with `mode`, whatever the verdict says."""
         demand = ticket.demand
         if ticket.phase is WAITING:
             ticket.pool.queue.take(ticket, now)
@@ -103,7 +110,12 @@ class Lifecycle:
         ticket.output_events = ticket.credited_us = 0
         endpoint.take_on(ticket, now)
         self.ledger.start(ticket.booking, endpoint.id)
-        record = self._record(ticket, "dispatch", now, verdict)
+        action, outcome = "dispatch", None
+        if mode is _SHADOW and verdict is not None and verdict.endpoint is None:
+            ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
+            outcome = verdict.outcome
+            action = "hold" if outcome is None else "refuse"
+        record = self._record(ticket, action, now, verdict, outcome, mode)
         self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record))
 
     def take_back(self, ticket: Ticket, now: float, *, engine_goes_on: bool, detail: str) -> None:
@@ -332,11 +344,18 @@ class Lifecycle:
             now,
         )
 
-    def _record(
-        self, ticket: Ticket, action: str, now: float, verdict: Verdict | None, outcome: Outcome | None = None
+    def _record(  # noqa: PLR0917 - by position, as below
+        self,
+        ticket: Ticket,
+        action: str,
+        now: float,
+        verdict: Verdict | None,
+        outcome: Outcome | None = None,
+        mode: Mode = _ENFORCE,
     ) -> DecisionRecord:
         demand, pool = ticket.demand, ticket.pool
         endpoint = ticket.endpoint
+        goes_there = action in ("dispatch", "abort") or mode is not _ENFORCE
         return DecisionRecord(  # by position: by name costs three times as much
             demand.ticket,
             now,
@@ -354,9 +373,10 @@ class Lifecycle:
             wait_budget_s(ticket, ticket.arrived_s),
             ticket.waited_s,
             ticket.position,
-            endpoint.id if action in ("dispatch", "abort") and endpoint is not None else None,
+            endpoint.id if goes_there and endpoint is not None else None,
             not pool.learning.may_refuse,
             verdict.detail if verdict is not None else "",
+            mode,
         )
 
     def _settle(

@@ -188,6 +188,30 @@ class EndpointState(Enum):
     """It has work in flight and no byte has moved for too long."""
     REMOVED = "removed"
     """No longer configured; what runs there may finish."""
+    DRAINED = "drained"
+    """Taken out of use by an operator; what runs there may finish, and it stays out until it is put back."""
+
+
+@unique
+class Mode(Enum):
+    """What is done with decisions; the value is what configuration says."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+    """They are made and recorded, and every request starts at once."""
+    BYPASS = "bypass"
+    """None is made: every request starts at once."""
+
+
+@record
+class ModeChange:
+    """A mode that was set live, and for what."""
+
+    pool: str
+    """Empty for all pools."""
+    class_name: str
+    """Empty for all classes."""
+    mode: Mode
 
 
 Amount: TypeAlias = int | float
@@ -218,7 +242,7 @@ class DecisionRecord:
     action: str
     """`dispatch`, `hold`, `refuse`, `evict` or `abort`."""
     outcome: Outcome | None
-    """Set when the action ended the ticket."""
+    """Set when the action ended the ticket, or would have (`mode`)."""
     decided_by: str
     """Name of the check that decided, or `passed` when none failed."""
     checks: tuple[Check, ...]
@@ -234,6 +258,9 @@ class DecisionRecord:
     learning: bool
     detail: str = ""
     """One sentence for a person, where the checks do not say it all."""
+    mode: Mode = Mode.ENFORCE
+    """With `shadow`, action and outcome are what would have been done: it was dispatched to `endpoint` in any case.
+    With `bypass` nothing was asked."""
 
 
 @record

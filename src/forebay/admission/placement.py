@@ -12,9 +12,10 @@ after all others.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from forebay.admission.endpoints import Endpoint
-from forebay.admission.model import MICRO
+from forebay.admission.model import MICRO, EndpointState
 from forebay.admission.tickets import Ticket
 
 
@@ -37,6 +38,27 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
                 best, best_s = endpoint, own_s
         elif own_s < best_s or (own_s == best_s and endpoint.order < best.order):
             best, best_s = endpoint, own_s
+    return best
+
+
+_LAST_RESORTS: Final = (EndpointState.UP, EndpointState.STARTING, EndpointState.STALLED, EndpointState.DOWN)
+
+
+def place_anyway(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint | None:
+    """The endpoint that is soonest done, with room or without; with none up one that may be. None if there is none."""
+    best: Endpoint | None = None
+    best_key = (0, False, 0.0, 0)
+    for endpoint in endpoints:
+        if endpoint.id in ticket.tried or endpoint.state not in _LAST_RESORTS:
+            continue
+        key = (
+            _LAST_RESORTS.index(endpoint.state),
+            endpoint.only_rejects,
+            finish_s(ticket, endpoint, now),
+            endpoint.order,
+        )
+        if best is None or key < best_key:
+            best, best_key = endpoint, key
     return best
 
 

@@ -68,6 +68,8 @@ class Pool:
         self.curves = Curves()
         self.finished = 0
         self.share = 1.0
+        self.holds_all = True
+        """False if the mode of some class is not to enforce."""
         self.reserved: Endpoint | None = None
         """The endpoint kept free for a request that has waited half its budget for room, if any."""
         self.absent_since_s: float | None = None

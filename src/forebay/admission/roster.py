@@ -12,7 +12,14 @@ from collections.abc import Callable
 from forebay.admission.common_law import learn_law
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import MisuseError
-from forebay.admission.events import Described, EndpointsChanged, Sampled, SampleMissed, ShareChanged
+from forebay.admission.events import (
+    Described,
+    EndpointDrained,
+    EndpointsChanged,
+    Sampled,
+    SampleMissed,
+    ShareChanged,
+)
 from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.model import EndpointId, EndpointState
 from forebay.admission.patience import Patience
@@ -137,6 +144,16 @@ class Roster:
             self.forget_if_removed(endpoint, pool)
         if pool.find_limits():
             self._repricing.begin(pool, now)
+        self.check_absence(pool, now)
+        self._fill(pool, now)
+
+    def endpoint_drained(self, event: EndpointDrained, now: float) -> None:
+        """An operator took an endpoint out of use, or put it back."""
+        pool, endpoint = self.of(event.endpoint)
+        if pool is None or endpoint is None:
+            raise MisuseError(f"no endpoint {event.endpoint} is configured")
+        endpoint.drain(out=event.out)
+        self._repricing.begin(pool, now)
         self.check_absence(pool, now)
         self._fill(pool, now)
 

@@ -65,6 +65,13 @@ class Rotation:
             return True
         return False
 
+    def drain(self, *, out: bool) -> None:
+        """An operator takes it out of use, or puts it back: then it comes up with the next reading."""
+        if out and self.state is not EndpointState.REMOVED:
+            self.state = EndpointState.DRAINED
+        elif not out and self.state is EndpointState.DRAINED:
+            self.state = EndpointState.STARTING
+
     def show_life(self, now: float) -> None:
         """A byte or a counter moved: whatever was held against this endpoint is over."""
         self.last_life_s = now
@@ -92,7 +99,7 @@ class Rotation:
         if self.state is not EndpointState.DOWN:
             # What was in flight when it went down fails by the same cause: one incident, one step of back-off.
             self.failures += 1
-        if self.state is not EndpointState.REMOVED:
+        if self.state is not EndpointState.REMOVED and self.state is not EndpointState.DRAINED:
             self.state = EndpointState.DOWN
         self.doubts = 0
         self.up_again_at_s = now + min(BACK_OFF_FIRST_S * 2 ** min(self.failures - 1, 10), BACK_OFF_LONGEST_S)

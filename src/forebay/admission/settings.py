@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, unique
 
-from forebay.admission.model import MICRO
+from forebay.admission.model import MICRO, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,8 @@ class ClassSettings:
     """Part of the pool's GPU-seconds that the class may get while others wait."""
     confidence: float = 0.5
     """A request is refused if this quantile of its predicted wait is over its budget."""
+    mode: Mode | None = None
+    """None: what the pool or the whole says."""
 
     @property
     def aging(self) -> float:
@@ -167,6 +169,8 @@ class PoolSettings:
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""
     target_utilization: float | None = None
     """Above this utilisation nothing more is dispatched (`queue_policy`); None is no ceiling."""
+    mode: Mode | None = None
+    """None: what the class or the whole says."""
 
     def to_work_us(self, gpu_s: float) -> int:
         """GPU-seconds to integer micro-endpoint-seconds."""
@@ -194,6 +198,8 @@ class Settings:
     classes: tuple[ClassSettings, ...] = ZERO_CONFIGURATION_CLASSES
     plans: tuple[PlanSettings, ...] = ()
     default_class: str = "standard"
+    mode: Mode = Mode.ENFORCE
+    """Where neither pool nor class says otherwise."""
     class_order: ClassOrder = ClassOrder.WEIGHTED
     displace: Displace = Displace.LOWER
     refuse_hopeless: bool = False

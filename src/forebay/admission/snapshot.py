@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.admission.learning import LearningView
-from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId
+from forebay.admission.model import EndpointId, EndpointState, EngineKind, Mode, ModeChange, TicketId
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,8 @@ class ClassView:
     waiting_gpu_s: float
     predicted_wait_s: float
     """Of an arrival now that could not start at once."""
+    mode: Mode = Mode.ENFORCE
+    """In force for it in this pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +93,7 @@ class Snapshot:
     waiting_bytes: int
     max_waiting_bytes: int
     pools: tuple[PoolView, ...]
+    mode: Mode = Mode.ENFORCE
+    """Where neither pool nor class says otherwise."""
+    live_modes: tuple[ModeChange, ...] = ()
+    """Changed live, and in force."""

@@ -27,7 +27,13 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         output_error_ratio=pool.pricing.output_error,
         utilization=_utilization(pool, now),
         classes=tuple(
-            ClassView(name, account.requests, to_gpu_s(account.work_us), pool.predict_wait_s(name, now))
+            ClassView(
+                name,
+                account.requests,
+                to_gpu_s(account.work_us),
+                pool.predict_wait_s(name, now),
+                pool.classes[name].mode,
+            )
             for name, account in books.classes.items()
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),

@@ -49,6 +49,8 @@ def _print_warnings(warnings: tuple[str, ...]) -> None:
 
 def _summary(config: Config, settings: Settings) -> list[str]:
     """What the file comes to, defaults filled in: a few lines that a person can hold against what was meant."""
+    from forebay.admission.model import Mode
+
     lines = [f"listen {config.listen}, admin {config.admin}"]
     for pool, pool_settings in zip(config.pools, settings.pools, strict=True):
         bounds = [
@@ -68,6 +70,8 @@ def _summary(config: Config, settings: Settings) -> list[str]:
             f"{pool_settings.gpus} GPU{'s' if pool_settings.gpus != 1 else ''}{' each' if count != 1 else ''}",
             f"speed {speed}",
         ]
+        if pool_settings.mode is not None:
+            bounds.append(f"mode {pool_settings.mode.value}")
         lines.append(f"pool {pool.name}: {', '.join(parts + bounds)}")
     for rank, entry in enumerate(settings.classes, start=1):
         parts = [
@@ -82,9 +86,13 @@ def _summary(config: Config, settings: Settings) -> list[str]:
             parts.append(f"at most {entry.max_queue} waiting")
         if entry.max_share < 1:
             parts.append(f"at most {entry.max_share:.0%} while others wait")
+        if entry.mode is not None:
+            parts.append(f"mode {entry.mode.value}")
         if entry.name == settings.default_class:
             parts.append("default")
         lines.append(f"class {rank} {entry.name}: {', '.join(parts)}")
+    if settings.mode is not Mode.ENFORCE:
+        lines.append(f"mode {settings.mode.value}: nothing is enforced where nothing else is said")
     lines.append(f"class_order {settings.class_order.value}, displace {settings.displace.value}")
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
     return lines

@@ -44,6 +44,11 @@ __all__ = ["command"]
     metavar="NAME|FILE",
     help="Speed of the --upstream engines; `--profile list` prints the known ones.  [default: learn]",
 )
+@click.option(
+    "--shadow",
+    is_flag=True,
+    help="Decide and record, but enforce nothing: every request goes to an engine at once.",
+)
 @click.option("--grace", metavar="TIME", help="Longest that a shutdown takes, as in 30s.  [default: 30s]")
 @click.option(
     "--log-format",
@@ -68,6 +73,7 @@ def command(
     admin: str | None,
     file: Path | None,
     profile: str | None,
+    shadow: bool,
     grace: str | None,
     log_format: str,
     log_level: str,
@@ -88,7 +94,7 @@ def command(
         raise click.UsageError("--profile describes --upstream engines; in a file, set the pool's profile")
     given = {"listen": listen, "admin": admin, "grace": grace}
     source = _Source(
-        file, {key: value for key, value in given.items() if value is not None}, upstreams, profile
+        file, {key: value for key, value in given.items() if value is not None}, upstreams, profile, shadow
     )
     try:
         prepared = source.read()
@@ -118,6 +124,7 @@ class _Source:
     given: dict[str, str]
     upstreams: tuple[str, ...]
     profile: str | None
+    shadow: bool = False
 
     def read(self) -> Prepared:
         """The configuration as it is now. Raises: ConfigError."""
@@ -125,6 +132,8 @@ class _Source:
         from forebay.runtime.process import prepare
 
         options: dict[str, tuple[str, Any]] = {key: (f"--{key}", value) for key, value in self.given.items()}
+        if self.shadow:
+            options["mode"] = ("--shadow", "shadow")
         part_options: dict[tuple[str | int, ...], str] = {}
         if self.upstreams:
             pool: dict[str, Any] = {"endpoints": list(self.upstreams)}

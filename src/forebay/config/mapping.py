@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay.admission.model import Mode
 from forebay.admission.settings import (
     OPTIMISTIC_LAW,
     ZERO_CONFIGURATION_CLASSES,
@@ -77,6 +78,7 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         else tuple(_class_settings(name, entry) for name, entry in config.classes.items()),
         plans=tuple(_plan_settings(name, entry) for name, entry in (config.plans or {}).items()),
         default_class=default_class,
+        mode=Mode(config.mode),
         class_order=ClassOrder(config.class_order),
         displace=Displace(config.displace),
         refuse_hopeless=config.refuse_hopeless,
@@ -98,6 +100,7 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         hold_without_endpoints_s=pool.hold_without_endpoints,
         wait_predictor=pool.wait_predictor,
         target_utilization=target_of(pool.queue_policy),
+        mode=None if pool.mode is None else Mode(pool.mode),
     )
 
 
@@ -131,6 +134,7 @@ def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
         confidence=entry.confidence
         if entry.confidence is not None
         else (known.confidence if known else _DEFAULT_CONFIDENCE),
+        mode=None if entry.mode is None else Mode(entry.mode),
     )
 
 

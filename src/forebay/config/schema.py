@@ -41,7 +41,6 @@ __all__ = ["LATER_KEYS", "ClassEntry", "Config", "Limits", "Pool", "Profile", "j
 LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
-            "mode",
             "rules",
             "shared_state",
             "record",
@@ -56,14 +55,12 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "passthrough",
             "inject_limit",
             "max_output_tokens",
-            "mode",
         }
     ),
     "classes.*": frozenset(
         {
             "max_stream",
             "admit_below_utilization",
-            "mode",
         }
     ),
 }
@@ -100,6 +97,7 @@ AutoNumber = Annotated[
     BeforeValidator(_auto_or_number),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 0, "maximum": 1e9}]}),
 ]
+ModeName = Literal["enforce", "shadow", "bypass"]
 ListenAddress = Annotated[
     Address,
     BeforeValidator(parse_address),
@@ -190,6 +188,9 @@ class Pool(Strict):
     upstream_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     """API key of the engines. It is sent in place of whatever key a client sends, also with readings of metrics. Better
     set as FOREBAY_POOLS__0__UPSTREAM_KEY than in a file."""
+    mode: ModeName | None = None
+    """What is done with decisions in this pool; unset means what the class or the top of the file says. Where class and
+    pool both say something, the one that interferes less holds."""
 
     @field_validator("name")
     @classmethod
@@ -250,6 +251,8 @@ class ClassEntry(Strict):
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """A request is refused if this quantile of its predicted wait is over its budget. Unset means 0.9 for realtime, 0.5
     otherwise."""
+    mode: ModeName | None = None
+    """What is done with decisions about this class; unset means what the pool or the top of the file says."""
 
 
 class Limits(Strict):
@@ -274,6 +277,9 @@ class Config(Strict):
     """Bearer credential for `/api/` on the admin port. Better set as FOREBAY_ADMIN_TOKEN than in a file."""
     metrics_tenants: bool | None = None
     """Tenant names as metric labels; unset means only while the admin port is on loopback."""
+    mode: ModeName = "enforce"
+    """What is done with decisions. `shadow`: they are made and recorded, and every request goes to an engine at once.
+    `bypass`: none is made. Can be changed live (`forebay mode`)."""
     overload_status: Literal[429, 503, 529] = 429
     """HTTP status of refusals for contended capacity. 5xx makes proxies think that the gateway is broken."""
     pools: Annotated[list[Pool], Field(min_length=1, max_length=1000)]

@@ -272,6 +272,7 @@ def decision_header(record: DecisionRecord) -> bytes:
     """The record as compact JSON, for `x-forebay-decision`. Addresses of engines stay inside."""
     return _encode(
         {
+            "mode": record.mode.value,
             "action": record.action,
             "outcome": record.outcome.value if record.outcome else None,
             "decided_by": record.decided_by,

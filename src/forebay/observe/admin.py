@@ -22,11 +22,10 @@ from forebay import __version__
 from forebay.admission.model import DecisionRecord, TicketId
 from forebay.observe.decisions import RecentDecisions
 from forebay.observe.metrics import CONTENT_TYPE, Metrics
+from forebay.observe.operations import Operated, Operations, json_answer
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from forebay.admission.snapshot import Snapshot
 
 __all__ = ["AdminAccess", "Process", "admin_app"]
 
@@ -38,13 +37,17 @@ GET /readyz               200 once it serves; 503 while it shuts down
 GET /metrics              Prometheus metrics
 GET /api/snapshot         what is held, waiting and known, as JSON
 GET /api/decisions        recent decisions, newest first (?limit=100)
-POST /api/reload          take over the configuration file as it is now
 GET /api/requests/ID      what was decided about one request, and how it ended
                           (ID: its x-forebay-id, or its own x-request-id)
+GET /api/mode             what is done with decisions, for each pool and class
+POST /api/mode            switch it: {{"mode": "enforce" | "shadow" | "bypass" | "configured", "pool": …, "class": …}}
+POST /api/drain           {{"endpoint": URL}} takes an endpoint out of use, with "undo": true it is put back;
+                          without a body the whole process shuts down, as by SIGTERM
+POST /api/reload          take over the configuration file as it is now
 """
 
 
-class Process(Protocol):
+class Process(Operated, Protocol):
     """What the admin API asks of the running gateway."""
 
     def unready_reason(self) -> str | None:
@@ -52,9 +55,6 @@ class Process(Protocol):
 
     def uptime_s(self) -> float:
         """Seconds since the process was ready."""
-
-    def snapshot(self) -> Snapshot | None:
-        """The core as it is; None if it cannot be asked any more."""
 
     def ticket_of(self, request_id: str) -> TicketId | None:
         """The ticket behind an `x-forebay-id`; None if the text is no such id."""
@@ -64,17 +64,6 @@ class Process(Protocol):
 
     def wall_clock_s(self, at_s: float) -> float:
         """Seconds since the epoch of a moment on the core's clock."""
-
-    async def reload(self, reason: str) -> Reloaded:
-        """Read the configuration anew and apply it, or say why not."""
-
-
-class Reloaded(Protocol):
-    """What came of a reload; shown as it is."""
-
-    @property
-    def applied(self) -> bool:
-        """Whether the new configuration is in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +98,7 @@ def admin_app(
 ) -> Starlette:
     """The ASGI application."""
     views = _Views(process, metrics, decisions, access)
+    operations = Operations(process)
     return Starlette(
         routes=[
             Route("/", views.index),
@@ -118,7 +108,9 @@ def admin_app(
             Route("/api/snapshot", views.guarded(views.snapshot)),
             Route("/api/decisions", views.guarded(views.decisions)),
             Route("/api/requests/{request_id:path}", views.guarded(views.request)),
-            Route("/api/reload", views.guarded(views.reload), methods=["POST"]),
+            Route("/api/mode", views.guarded(operations.mode), methods=["GET", "POST"]),
+            Route("/api/drain", views.guarded(operations.drain), methods=["POST"]),
+            Route("/api/reload", views.guarded(operations.reload), methods=["POST"]),
         ]
     )
 
@@ -160,33 +152,33 @@ class _Views:
     async def snapshot(self, _: Request) -> Response:
         snapshot = self._process.snapshot()
         if snapshot is None:
-            return _json({"error": "the decision core has failed; see the log"}, 503)
+            return json_answer({"error": "the decision core has failed; see the log"}, 503)
         body = {
             "version": __version__,
             "uptime_s": self._process.uptime_s(),
             "ready": self._process.unready_reason() is None,
             **msgspec.to_builtins(snapshot),
         }
-        return _json(body)
-
-    async def reload(self, _: Request) -> Response:
-        result = await self._process.reload("asked for over the admin API")
-        return _json(result, 200 if result.applied else 400)
+        return json_answer(body)
 
     async def decisions(self, request: Request) -> Response:
         text = request.query_params.get("limit", "100")
         if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MAX_DECISIONS):
-            return _json({"error": f"limit is a number from 1 to {_MAX_DECISIONS}"}, 400)
-        return _json({"decisions": [self._shown(record) for record in self._decisions.latest(int(text))]})
+            return json_answer({"error": f"limit is a number from 1 to {_MAX_DECISIONS}"}, 400)
+        return json_answer(
+            {"decisions": [self._shown(record) for record in self._decisions.latest(int(text))]}
+        )
 
     async def request(self, request: Request) -> Response:
         request_id = request.path_params["request_id"]
         ticket = self._process.ticket_of(request_id) or self._named(request_id)
         records = self._decisions.of_ticket(ticket) if ticket is not None else []
         if ticket is None or not records:
-            return _json({"error": "no such request, too long ago, or answered without a decision"}, 404)
+            return json_answer(
+                {"error": "no such request, too long ago, or answered without a decision"}, 404
+            )
         end = self._decisions.end_of(ticket)
-        return _json(
+        return json_answer(
             {
                 "ticket": ticket,
                 "decisions": [self._shown(record) for record in records],
@@ -218,7 +210,3 @@ def _foreign(request: Request) -> Response | None:
     if origin.partition("://")[2] == request.headers.get("host"):
         return None
     return PlainTextResponse("closed: this comes from a web page of another origin\n", 403)
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay.admission.model import Settlement
+from forebay.admission.model import DecisionRecord, Mode, Settlement
 from forebay.admission.outcomes import Outcome
 from forebay.observe.histograms import Histogram
 from forebay.observe.labels import BoundedLabels
@@ -122,6 +122,8 @@ class Counts:
         """
         self.by_class: dict[tuple[str, str], ClassCounts] = {}
         """By pool and class."""
+        self.unenforced: dict[tuple[str, str, str], int] = {}
+        """What shadow mode did not carry out, by pool, class, and code of the refusal or `hold`."""
         self.errors: dict[str, int] = {}
         """Failures of our own code, by place."""
         self.decision_s = Histogram(_DECISION_BOUNDS_S)
@@ -158,6 +160,13 @@ class Counts:
             if outcome is _QUEUE_TIMEOUT and settlement.predicted_wait_s > 0:
                 # It would have waited for longer: at least this error. Left out, only good predictions would count.
                 counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
+
+    def on_unenforced(self, record: DecisionRecord) -> None:
+        """Count a decision of shadow mode that would have kept the request from starting."""
+        if record.mode is Mode.SHADOW and record.action != "dispatch":
+            reason = record.action if record.outcome is None else record.outcome.value
+            key = (record.pool, record.class_name, reason)
+            self.unenforced[key] = self.unenforced.get(key, 0) + 1
 
     def count_error(self, where: str) -> None:
         """Count one of our own failures; `where` is a name in our code."""

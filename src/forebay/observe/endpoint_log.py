@@ -148,6 +148,8 @@ def _why(was: EndpointState, state: EndpointState, reason: str) -> str:
         return f"{reason or 'attempts failed'}; it gets no requests until it answers again"
     if state is EndpointState.STALLED:
         return "requests run there and nothing has come of any for too long; it gets no new ones"
+    if state is EndpointState.DRAINED:
+        return "an operator took it out of use; what runs there may finish"
     if state is EndpointState.STARTING:
         return "it is configured and has not answered yet"
     return "it is configured no more; what runs there may finish"

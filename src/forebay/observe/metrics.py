@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from forebay import __version__
-from forebay.admission.model import EndpointState
+from forebay.admission.model import EndpointState, Mode
 from forebay.admission.outcomes import Group, Outcome
 from forebay.observe.counts import Counts
 
@@ -94,6 +94,7 @@ class Metrics:
         if snapshot is not None:
             yield from _pool_gauges(snapshot)
             yield from _endpoint_gauges(snapshot, self._clock())
+            yield _modes(snapshot)
             yield _gauge(
                 "forebay_waiting_bytes", "Bodies of waiting requests, in bytes.", snapshot.waiting_bytes
             )
@@ -127,6 +128,13 @@ class Metrics:
         refusals = CounterMetricFamily(
             "forebay_refusals_total", "Requests refused, by reason.", labels=(*labels, "reason")
         )
+        shadow = CounterMetricFamily(
+            "forebay_shadow_decisions_total",
+            "Requests that shadow mode let start and enforcing would not have, by what would have come of them.",
+            labels=(*labels, "reason"),
+        )
+        for of_shadow, count in self.counts.unenforced.items():
+            shadow.add_metric(of_shadow, count)
         goodput = CounterMetricFamily(
             "forebay_goodput_total", "Requests that met their objective.", labels=labels
         )
@@ -165,7 +173,7 @@ class Metrics:
             "Log lines not written: too many, or a blocked stderr.",
             value=self.lines_dropped(),
         )
-        yield from (requests, refusals, early, goodput, attainment, admitted, errors, dropped)
+        yield from (requests, refusals, shadow, early, goodput, attainment, admitted, errors, dropped)
         yield from self._by_tenant()
 
     def _by_tenant(self) -> Iterator[Metric]:
@@ -303,6 +311,17 @@ _ENDPOINT_GAUGES: Final[tuple[tuple[str, str, Callable[[EndpointView, float], fl
         lambda e, now: None if e.sample_at_s is None else max(0.0, now - e.sample_at_s),
     ),
 )
+
+
+def _modes(snapshot: Snapshot) -> Metric:
+    family = GaugeMetricFamily(
+        "forebay_mode", "1 for what is done with decisions.", labels=("pool", "class", "mode")
+    )
+    for pool in snapshot.pools:
+        for entry in pool.classes:
+            for mode in Mode:
+                family.add_metric((pool.name, entry.name, mode.value), float(mode is entry.mode))
+    return family
 
 
 def _endpoint_gauges(snapshot: Snapshot, now: float) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from forebay.admission.model import DecisionRecord, Settlement, TicketId
+from forebay.admission.model import DecisionRecord, Mode, Settlement, TicketId
 from forebay.admission.outcomes import Group, Outcome
 
 __all__ = ["RequestLog"]
@@ -49,11 +49,13 @@ class RequestLog:
         """A decision: a line if it turned the request away. Of one that failed the settlement tells more."""
         if record.outcome is None or record.outcome.group is Group.FAILED:
             return
-        self._last_ended = record.ticket
+        would = record.mode is Mode.SHADOW
+        if not would:
+            self._last_ended = record.ticket
         if not self._may_write():
             return
         _log.info(
-            "request refused",
+            "request would be refused (shadow)" if would else "request refused",
             extra={
                 **self._ids_of(record.ticket),
                 "ticket": record.ticket,

@@ -21,8 +21,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Final
 
-from forebay.admission.events import Described, DrainStarted, EndpointsChanged, Event
-from forebay.admission.model import EndpointId, EngineKind, TicketId
+from forebay.admission.events import (
+    Described,
+    DrainStarted,
+    EndpointDrained,
+    EndpointsChanged,
+    Event,
+    ModeChanged,
+)
+from forebay.admission.model import EndpointId, EngineKind, Mode, TicketId
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import Config
@@ -88,6 +95,7 @@ class App:
         self._began_s = time.monotonic()
         self._ending = asyncio.Event()
         self._signals = 0
+        self._asked_to_drain = False
         self._exit_code = 0
 
         show_tenants = config.admin.is_loopback if config.metrics_tenants is None else config.metrics_tenants
@@ -138,6 +146,7 @@ class App:
             ),
             records=(self.decisions.add, log.on_record, self.endpoint_log.on_record),
             holds=(self.polling.on_hold,),
+            unenforced=(self.metrics.counts.on_unenforced,),
         )
 
     # What the admin API asks (`observe.admin.Process`)
@@ -209,6 +218,9 @@ class App:
         """SIGTERM and SIGINT: the first drains, the second ends at once and makes the exit code 1."""
         self._signals += 1
         name = signal.Signals(number).name
+        if self._signals == 1 and self._asked_to_drain:
+            _log.warning("%s: already draining; a second signal ends at once", name)
+            return
         if self._signals == 1:
             _log.warning(
                 "%s: draining for at most %g s; a second signal ends at once", name, self._config.grace
@@ -217,6 +229,27 @@ class App:
             _log.warning("%s again: ending at once", name)
             self._exit_code = 1
         self._ending.set()
+
+    def drain(self) -> float:
+        """Asked for over the admin API: the same as the first signal. Returns the longest that it takes."""
+        if not self._asked_to_drain and not self._signals:
+            self._asked_to_drain = True
+            _log.warning("asked over the admin API: draining for at most %g s", self._config.grace)
+            self._ending.set()
+        return self._config.grace
+
+    def drain_endpoint(self, endpoint: EndpointId, *, out: bool) -> None:
+        """Give an endpoint no more requests, or give it some again."""
+        _log.warning("endpoint %s is %s over the admin API", endpoint, "drained" if out else "put back")
+        self.driver.feed(EndpointDrained(endpoint, out))
+
+    def change_mode(self, mode: Mode | None, pool: str, class_name: str) -> None:
+        """Switch what is done with decisions; None goes back to the configuration. Empty names mean all."""
+        what = "as configured" if mode is None else mode.value
+        _log.warning(
+            "mode of pool %s, class %s: %s, by the admin API", pool or "(all)", class_name or "(all)", what
+        )
+        self.driver.feed(ModeChanged(mode, pool, class_name))
 
     async def reload(self, reason: str) -> ReloadResult:
         """Read the configuration anew and apply it, or say why not."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.events import AttemptFailed, ClientLeft, Ended, Event
-from forebay.admission.model import DecisionRecord, Demand, Refusal, Settlement, TicketId
+from forebay.admission.model import DecisionRecord, Demand, Mode, Refusal, Settlement, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.ports import Listener
 
@@ -26,6 +26,7 @@ _RETRY_AFTER_FAILURE_S: Final = 5.0
 """What clients are told after a failure of the core: about what it takes to replace the process."""
 _RETRY_AFTER_CUT_S: Final = 1.0
 """What clients are told that are cut at the end of a shutdown: others serve, or will."""
+_ENFORCE: Final = Mode.ENFORCE
 _CLOSED_IDS: Final = 4000
 """Ids of closed tickets that are remembered; the admin API shows up to 2000 decisions."""
 
@@ -43,6 +44,7 @@ class Delivery:
         self._on_settlement: tuple[Callable[[Settlement], None], ...] = ()
         self._on_record: tuple[Callable[[DecisionRecord], None], ...] = ()
         self._on_hold: tuple[Callable[[DecisionRecord], None], ...] = ()
+        self._on_unenforced: tuple[Callable[[DecisionRecord], None], ...] = ()
 
     @property
     def open_tickets(self) -> int:
@@ -64,11 +66,18 @@ class Delivery:
         settlements: Sequence[Callable[[Settlement], None]],
         records: Sequence[Callable[[DecisionRecord], None]],
         holds: Sequence[Callable[[DecisionRecord], None]] = (),
+        unenforced: Sequence[Callable[[DecisionRecord], None]] = (),
     ) -> None:
-        """Also tell these about every closed ticket, about every decision, and about those to let a request wait."""
+        """Also tell these about every closed ticket and every decision.
+
+        Args:
+            holds: told of decisions to let a request wait.
+            unenforced: told of decisions whose mode is not to enforce them.
+        """
         self._on_settlement += tuple(settlements)
         self._on_record += tuple(records)
         self._on_hold += tuple(holds)
+        self._on_unenforced += tuple(unenforced)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """All of them, in order. Never raises."""
@@ -95,20 +104,22 @@ class Delivery:
         elif type(effect) is Dispatch:
             if self._held:
                 self._held.pop(effect.ticket, None)
-            self._tell_decided(effect.record)
+            self._tell(self._on_record, effect.record)
+            if effect.record.mode is not _ENFORCE:
+                self._tell(self._on_unenforced, effect.record)
             self._listeners[effect.ticket].on_dispatch(effect)
         elif type(effect) is Hold:
             self._held[effect.ticket] = effect.record
-            self._tell_decided(effect.record)
-            self._tell_held(effect.record)
+            self._tell(self._on_record, effect.record)
+            self._tell(self._on_hold, effect.record)
             self._listeners[effect.ticket].on_hold(effect)
         elif type(effect) is Refuse or type(effect) is Evict:
             self._held.pop(effect.ticket, None)
-            self._tell_decided(effect.refusal.record)
+            self._tell(self._on_record, effect.refusal.record)
             self._listeners[effect.ticket].on_refuse(effect.refusal, type(effect) is Evict)
         elif type(effect) is Abort:
             if effect.record is not None:
-                self._tell_decided(effect.record)
+                self._tell(self._on_record, effect.record)
             self._listeners[effect.ticket].on_abort(effect)
 
     def _remember(self, ticket: TicketId, request_id: bytes) -> None:
@@ -143,17 +154,10 @@ class Delivery:
         except Exception:  # noqa: BLE001 - watching must not disturb what is watched
             self._observer_failed()
 
-    def _tell_decided(self, record: DecisionRecord) -> None:
+    def _tell(self, observers: tuple[Callable[[DecisionRecord], None], ...], record: DecisionRecord) -> None:
         try:
-            for on_record in self._on_record:
-                on_record(record)
-        except Exception:  # noqa: BLE001 - watching must not disturb what is watched
-            self._observer_failed()
-
-    def _tell_held(self, record: DecisionRecord) -> None:
-        try:
-            for on_hold in self._on_hold:
-                on_hold(record)
+            for observer in observers:
+                observer(record)
         except Exception:  # noqa: BLE001 - watching must not disturb what is watched
             self._observer_failed()
 

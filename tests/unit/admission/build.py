@@ -40,6 +40,7 @@ from forebay.admission.model import (
     EngineInfo,
     EngineKind,
     EngineSample,
+    Mode,
     Settlement,
     TicketId,
     Usage,
@@ -329,9 +330,14 @@ class Scenario:
             self._check_move(effect, effects[index + 1 :], now)
         self.controller.verify()
         given = {effect.endpoint for effect in effects if isinstance(effect, Dispatch)}
+        let_through = {
+            effect.endpoint
+            for effect in self.said
+            if isinstance(effect, Dispatch) and effect.record.mode is not Mode.ENFORCE
+        }
         pool = self.pool_view()
         for view in pool.endpoints:
-            if view.id not in given:
+            if view.id not in given or view.id in let_through:
                 continue
             held = view.running_requests + view.draining_requests
             assert view.kv_limit is None or view.kv_tokens <= view.kv_limit, "KV booked above the limit"

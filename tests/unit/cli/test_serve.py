@@ -45,12 +45,13 @@ def test_options_reach_the_configuration(started: list[Prepared]) -> None:
     """Addresses, grace and profile are taken over; a profile's speed is the pool's."""
     serve(
         "--upstream", "http://a:1", "--listen", ":0", "--admin", "0", "--grace", "5s",
-        "--profile", "llama3-8b-h100x1-bf16",
+        "--profile", "llama3-8b-h100x1-bf16", "--shadow",
     )  # fmt: skip
     (prepared,) = started
     config = prepared.config
     assert ("0.0.0.0:0", "127.0.0.1:0", 5.0) == (str(config.listen), str(config.admin), config.grace)
     assert prepared.settings.pools[0].law is not None
+    assert "shadow" == prepared.settings.mode.value
 
 
 def test_file_and_options_go_together(started: list[Prepared], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forebay.admission.model import Mode
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, OnStale
 from forebay.config import ConfigError, Loaded, load, to_settings
 from forebay.enginemodel.law import StepLaw
@@ -51,6 +52,15 @@ def test_zero_configuration_is_the_cores_own() -> None:
     assert (1, 0.9, "backlog") == (pool.gpus, pool.headroom, pool.wait_predictor)
 
 
+def test_modes_arrive() -> None:
+    """Of everything and of a class; unsaid is no word of its own."""
+    loaded = loaded_with(mode="bypass", classes={"realtime": {"mode": "enforce"}, "standard": None})
+    settings = to_settings(loaded, memory_limit_bytes=1, read_profile=no_profile)
+    assert (Mode.BYPASS, [Mode.ENFORCE, None], None) == (
+        settings.mode, [c.mode for c in settings.classes], settings.pools[0].mode,
+    )  # fmt: skip
+
+
 def test_every_pool_setting_arrives() -> None:
     """Each key of a pool that concerns the core is in its settings."""
     pool = {
@@ -65,8 +75,10 @@ def test_every_pool_setting_arrives() -> None:
         "max_queue": 7,
         "hold_without_endpoints": "5s",
         "wait_predictor": "plain",
+        "mode": "shadow",
     }
     (settings,) = to_settings(loaded_with(pools=[pool]), memory_limit_bytes=1, read_profile=no_profile).pools
+    assert Mode.SHADOW is settings.mode
     assert ("p", 2, 120.0, 0.8, 48) == (
         settings.name,
         settings.gpus,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from forebay.admission.model import TicketId
+from forebay.admission.model import EndpointId, Mode, TicketId
 from forebay.admission.snapshot import Snapshot
 from forebay.observe.admin import AdminAccess, admin_app
 from forebay.observe.decisions import RecentDecisions
@@ -39,6 +39,7 @@ class FakeProcess:
         self.core: Snapshot | None = a_snapshot()
         self.reloads: list[str] = []
         self.outcome = Reload(applied=True, changed=("grace",))
+        self.asked: list[tuple[object, ...]] = []
 
     def unready_reason(self) -> str | None:
         return self.reason
@@ -61,6 +62,16 @@ class FakeProcess:
     async def reload(self, reason: str) -> Reload:
         self.reloads.append(reason)
         return self.outcome
+
+    def change_mode(self, mode: Mode | None, pool: str, class_name: str) -> None:
+        self.asked.append((mode, pool, class_name))
+
+    def drain_endpoint(self, endpoint: EndpointId, *, out: bool) -> None:
+        self.asked.append((endpoint, out))
+
+    def drain(self) -> float:
+        self.asked.append(("all",))
+        return 30.0
 
 
 @asynccontextmanager

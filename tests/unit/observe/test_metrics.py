@@ -7,12 +7,12 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay.admission.model import EndpointState
+from forebay.admission.model import EndpointState, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.snapshot import Snapshot
 from forebay.observe.counts import MAX_TENANTS
 from forebay.observe.metrics import Metrics
-from tests.unit.observe.records import ENDPOINT, refused, settlement
+from tests.unit.observe.records import ENDPOINT, record, refusal_record, refused, settlement
 from tests.unit.observe.snapshots import a_snapshot
 
 
@@ -42,6 +42,29 @@ def test_endings_are_counted_by_outcome() -> None:
     assert 1 == seen['forebay_requests_total{class="batch",outcome="queue_full",pool="p"}']
     assert 1 == seen['forebay_goodput_total{class="standard",pool="p"}']
     assert 0 == seen['forebay_goodput_total{class="batch",pool="p"}']
+
+
+def test_what_shadow_did_not_carry_out_is_counted_apart() -> None:
+    """Refusals by their code and holds; not what it let start with room, nor what bypass let through."""
+    metrics = Metrics(a_snapshot)
+    for made in (
+        refusal_record(mode=Mode.SHADOW),
+        record(action="hold", mode=Mode.SHADOW),
+        record(mode=Mode.SHADOW),
+        record(mode=Mode.BYPASS),
+    ):
+        metrics.counts.on_unenforced(made)
+    seen = values(metrics)
+    assert {"queue_full": 1.0, "hold": 1.0} == {
+        key.split('reason="')[1].rstrip('"}'): value
+        for key, value in seen.items()
+        if key.startswith("forebay_shadow_decisions_total")
+    }
+    assert [] == [key for key in seen if key.startswith("forebay_refusals_total")]
+    assert (1.0, 0.0) == (
+        seen['forebay_mode{class="batch",mode="enforce",pool="p"}'],
+        seen['forebay_mode{class="batch",mode="shadow",pool="p"}'],
+    )
 
 
 def test_refusals_are_counted_by_reason() -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from forebay.admission.model import TicketId
+from forebay.admission.model import Mode, TicketId
 from forebay.admission.outcomes import Group, Outcome
 from forebay.observe.request_log import BURST, RequestLog
 from tests.unit.observe.records import record, refusal_record, refused, settlement
@@ -45,6 +45,16 @@ def test_refusal_leaves_one_line_with_its_reason(lines: pytest.LogCaptureFixture
     (line,) = lines.records
     assert ("request refused", logging.INFO) == (line.getMessage(), line.levelno)
     assert ("queue_full", "class_requests", 0.123) == (line.code, line.decided_by, line.waited_s)  # type: ignore[attr-defined]
+
+
+def test_shadow_tells_whom_it_would_have_refused(lines: pytest.LogCaptureFixture) -> None:
+    """In words of its own; how such a request ends is told as of any other."""
+    log = RequestLog(Clock())
+    log.on_record(refusal_record(mode=Mode.SHADOW))
+    log.on_settlement(settlement(outcome=Outcome.DRAINING))
+    assert ["request would be refused (shadow)", "request cut at shutdown"] == [
+        line.getMessage() for line in lines.records
+    ]
 
 
 def test_what_was_dispatched_and_given_up_leaves_one_line(lines: pytest.LogCaptureFixture) -> None:
