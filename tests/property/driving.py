@@ -357,7 +357,7 @@ def _audit_queue(pool: Pool, waiting: list[Ticket], running: list[Ticket]) -> No
     assert all((t.work_us, t.kv_tokens) == (t.booking.work_us, t.booking.kv_tokens) for t in waiting)
     smallest = queue.smallest_kv_waiter()
     assert (smallest.kv_tokens if smallest is not None else None) == min(
-        (ticket.kv_tokens for ticket in waiting), default=None
+        (ticket.kv_tokens for ticket in waiting if not queue.classes[ticket.rank].shut), default=None
     )
     for of_class in queue.classes:
         own = [ticket for ticket in waiting if ticket.rank == of_class.index]
@@ -431,7 +431,10 @@ def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
     for endpoint in kept:
         (ticket,) = [ticket for ticket in waiting if ticket.demand.ticket == endpoint.reserved_for]
         if bench.has_filled and pool.has_place():
-            assert not endpoint.has_room(ticket, bench.now), "an endpoint is kept for one who could start"
+            is_shut = pool.is_shut(ticket.rank, bench.now)
+            assert is_shut or not endpoint.has_room(ticket, bench.now), (
+                "an endpoint is kept for one who could start"
+            )
 
 
 def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
@@ -440,8 +443,10 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
     `filling` looks at the first `SKIPPED_MAX` and then at the smallest: with fewer waiting than that it misses nobody
     but one that `_is_hidden`, and with more nobody who is first in a class that need not wait for a kept endpoint.
     Where time alone opens the gate that is seen when it does (pacing), or with the next event at the latest (the
-    ceiling of utilisation, samples that get too old).
+    ceiling of utilisation, samples that get too old). Classes that start only while the pool is used little wait for
+    that, and hold up nobody else.
     """
+    waiting = [ticket for ticket in waiting if not _is_shut(ticket, pool, bench)]
     if not pool.has_place():
         return
     by_events = pool.settings.target_utilization is None
@@ -455,6 +460,13 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
     smallest = pool.queue.smallest_kv_waiter()
     hidden = [ticket for ticket in left if _is_hidden(ticket, smallest, looked_at, bench.now)]
     assert left == hidden, "somebody waits beside room"
+
+
+def _is_shut(ticket: Ticket, pool: Pool, bench: Bench) -> bool:
+    """True if its class may not start now, or if nobody has looked since the use of the pool has fallen."""
+    if ticket.settings.admit_below_utilization is None:
+        return False
+    return not bench.has_filled or pool.is_shut(ticket.rank, bench.now)
 
 
 def _audit_kept_from_others(pool: Pool, endpoints: list[Endpoint], now: float) -> None:

@@ -113,6 +113,8 @@ def priority(name: str, ttft_s: float, tpot_s: float, value: float) -> st.Search
         short_tokens=st.sampled_from([0, 100]),
         short_weight=st.sampled_from([1.0, 4.0]),
         max_share=st.sampled_from([1.0, 1.0, 0.5]),
+        admit_below_utilization=st.sampled_from([None, None, None, 0.1, 0.6]),
+        max_stream_s=st.sampled_from([None, 20.0]),
         confidence=st.sampled_from([0.5, 0.9]),
         # `ADMIT` passes whatever the books say, so it has tests of its own.
         on_stale=st.sampled_from([OnStale.OWN_COUNT, OnStale.LAST_KNOWN, OnStale.REFUSE]),

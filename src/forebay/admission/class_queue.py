@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from forebay.admission.fairness import FairTime, Flow, FlowOrder
+from forebay.admission.ranking import Ranking
 from forebay.admission.tenant_queue import KeyRule, TenantQueue
 from forebay.admission.waiter import Arrivals, Waiter
 from forebay.admission.work_ahead import Backlogs, weight_units
@@ -28,6 +29,8 @@ class ClassRules:
     """Share of recent work above which it is passed over while others wait; 1 is no cap."""
     floor: float = 0.0
     """With `strict`: share of recent work below which it is served before its rank; 0 is none."""
+    has_ceiling: bool = False
+    """At times it may not start (`ceilings`)."""
 
 
 class ClassQueue(Flow):
@@ -42,21 +45,27 @@ class ClassQueue(Flow):
         "burst",
         "count",
         "index",
+        "kv",
         "order",
         "rules",
+        "shut",
         "tenants",
         "time",
         "weight",
         "work_us",
     )
 
-    def __init__(self, index: int, rules: ClassRules) -> None:
+    def __init__(self, index: int, rules: ClassRules, kv: Ranking) -> None:
         super().__init__()
         self.index = index
         self.rules = rules
         self.weight = rules.weight
         self.burst = 0.0
         """Unused share, in µs ÷ weight, that it may have saved for later (`PoolQueue.allow_bursts`)."""
+        self.shut = False
+        """It may not start at present, and is passed over."""
+        self.kv = kv
+        """Where its waiters stand by their KV need, with those of other classes."""
         self.count = 0
         """Requests waiting."""
         self.work_us = 0

@@ -21,6 +21,7 @@ def rules_of(common: Settings) -> tuple[ClassRules, ...]:
             weight=c.weight,
             max_share=c.max_share,
             floor=c.weight / total,
+            has_ceiling=c.admit_below_utilization is not None,
         )
         for c in common.classes
     )

@@ -17,6 +17,7 @@ appeared: a request ended, a first token came, an engine was sampled or came bac
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, assert_never
 
 from forebay.admission import triage
@@ -57,6 +58,7 @@ from forebay.admission.roster import Roster
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.admission.standing import Standing
+from forebay.admission.stream_limits import StreamLimits
 from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.timers import Timers
 from forebay.admission.unenforced import Unenforced
@@ -85,6 +87,7 @@ class Controller:
         self._guard = IdleGuard(self._timers)
         self._pace = PaceAlarm(self._timers, self._fill)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
+        self._streams = StreamLimits(self._life, self._timers, self._after_leaving, self._fill)
         self._repricing = Repricing(self._life, self._timers, self._fill)
         self._roster = Roster(self._repricing, self._watch, self._patience, self._guard, self._fill)
         self._pools = self._roster.pools
@@ -402,6 +405,8 @@ class Controller:
                 if ticket.endpoint is not None:
                     self._started(ticket, ticket.endpoint, now)
             self._pace.arm(pool, pool.paced_until_s)
+            if pool.streams_due_s < inf and pool.books.waiting.requests:
+                self._streams.look(pool, now)
 
     def _after_leaving(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """Something left an endpoint: its room may serve another."""

@@ -39,7 +39,9 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     pool.paced_until_s = inf
     if not pool.has_place():
         return started
-    if pool.reserved is not None and not pool.reserved.is_up:
+    if pool.ceilings is not None:
+        pool.look_at_ceilings(now)
+    if pool.reserved is not None and not _is_kept_rightly(pool, pool.reserved, life):
         pool.reserved.reserved_for = None
         pool.reserved = None
     while not _walk(pool, life, now, started):
@@ -49,7 +51,22 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
             opens_s = endpoint.opens_s(now)
             if opens_s < pool.paced_until_s:
                 pool.paced_until_s = opens_s
+        if pool.ceilings is not None:
+            pool.paced_until_s = min(pool.paced_until_s, pool.ceilings.opens_s(now))
     return started
+
+
+def _start(pool: Pool, life: Lifecycle, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
+    life.dispatch(ticket, endpoint, now)
+    if pool.ceilings is not None:
+        pool.look_at_ceilings(now)
+
+
+def _is_kept_rightly(pool: Pool, endpoint: Endpoint, life: Lifecycle) -> bool:
+    """False if the endpoint, or the class that it is kept free for, can start nothing at present."""
+    if not endpoint.is_up or endpoint.reserved_for is None:
+        return False
+    return not pool.queue.classes[life.tickets[endpoint.reserved_for].rank].shut
 
 
 def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> bool:
@@ -81,7 +98,7 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
             queue.skip(ticket)
             skipped += 1
             continue
-        life.dispatch(ticket, endpoint, now)
+        _start(pool, life, ticket, endpoint, now)
         started.append(ticket)
         if skipped and was_kept and pool.reserved is None:
             queue.restore()
@@ -111,14 +128,14 @@ def _pass_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -
         return until_s
     skipped = 0
     for queue in pool.queue.classes[: kept.reserved_rank]:
-        while queue.head is not None and skipped < SMALL_SKIPPED_MAX and pool.has_place():
+        while queue.head is not None and not queue.shut and skipped < SMALL_SKIPPED_MAX and pool.has_place():
             ticket = _ticket(queue.head)
             if kept.id in ticket.tried or not kept.has_room(ticket, now):
                 until_s = min(until_s, kept.paced_until_s(ticket, now))
                 pool.queue.skip(ticket)
                 skipped += 1
             else:
-                life.dispatch(ticket, kept, now)
+                _start(pool, life, ticket, kept, now)
                 started.append(ticket)
     return until_s
 
@@ -129,9 +146,9 @@ def _start_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) 
     if endpoint is None or endpoint.reserved_for is None or not pool.has_place():
         return False
     ticket = life.tickets[endpoint.reserved_for]
-    if not endpoint.has_room(ticket, now):
+    if pool.queue.classes[ticket.rank].shut or not endpoint.has_room(ticket, now):
         return False
-    life.dispatch(ticket, endpoint, now)
+    _start(pool, life, ticket, endpoint, now)
     started.append(ticket)
     return True
 
@@ -193,7 +210,7 @@ def _reserve(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) 
         return
     for queue in pool.queue.classes:
         oldest = queue.oldest()
-        if oldest is None or oldest is blocked:
+        if oldest is None or oldest is blocked or queue.shut:
             continue
         ticket = _ticket(oldest)
         if (

@@ -87,7 +87,8 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     _check_size(verdict, ticket)
     _check_hopeless(verdict, ticket, now)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
-    if verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place():
+    may_start = verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place()
+    if may_start and (pool.ceilings is None or not pool.is_shut(ticket.class_index, now)):
         verdict.endpoint = place(ticket, pool.endpoints.values(), now)
     if verdict.endpoint is None:
         _check_wait(verdict, ticket, now)

@@ -19,6 +19,9 @@ def what_holds(ticket: Ticket, pool: Pool, now: float) -> Check | None:
     cap = pool.settings.max_pool_requests
     if not pool.has_place():
         return Check("pool_requests", pool.books.in_flight.requests + 1, cap, False)
+    if pool.ceilings is not None and pool.is_shut(ticket.class_index, now):
+        used = max(pool.ceilings.mean, pool.ceilings.level)
+        return Check("admit_below_utilization", used, ticket.settings.admit_below_utilization, False)
     nearest: Endpoint | None = None
     for endpoint in pool.endpoints.values():
         if endpoint.is_up and (nearest is None or endpoint.load_s() < nearest.load_s()):

@@ -106,6 +106,9 @@ class Lifecycle:
         ticket.endpoint = endpoint
         ticket.attempts += 1
         ticket.dispatched_s = ticket.last_byte_s = now
+        most_s = ticket.settings.max_stream_s
+        if most_s is not None and now + most_s < ticket.pool.streams_due_s:
+            ticket.pool.streams_due_s = now + most_s
         ticket.first_token_s = None
         ticket.output_events = ticket.credited_us = 0
         endpoint.take_on(ticket, now)

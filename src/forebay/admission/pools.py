@@ -11,6 +11,7 @@ from math import inf
 from typing import Final
 
 from forebay.admission.arrival_rates import wait_among_smaller_s
+from forebay.admission.ceilings import Ceilings
 from forebay.admission.class_rules import bursts_s_of, rules_of
 from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
@@ -57,6 +58,9 @@ class Pool:
         self.books = books
         self.endpoints: dict[EndpointId, Endpoint] = {}
         self.queue = PoolQueue(rules_of(common), strict=common.class_order is _STRICT)
+        self.ceilings: Ceilings | None = None
+        """What classes with `admit_below_utilization` are held to; None if there are none."""
+        self._find_ceilings()
         corrects = settings.wait_predictor != "plain"
         self.classes = {
             c.name: ClassState(c, index, corrects=corrects) for index, c in enumerate(common.classes)
@@ -88,6 +92,10 @@ class Pool:
         """When a timer is set for that."""
         self.guard_armed_s = inf
         """When a timer is set for the guard of what was learned."""
+        self.streams_due_s = inf
+        """When some stream may have taken as long as it may while others wait; never later than that."""
+        self.streams_armed_s = inf
+        """When a timer is set for that."""
         self.last_full_s = -inf
         """When the cap over all endpoints was last seen to keep one from starting work."""
         self.law_due_s = now
@@ -113,11 +121,18 @@ class Pool:
             self.classes[entry.name].reconfigure(entry, now, corrects=settings.wait_predictor != "plain")
         self.bursts_s = bursts_s_of(common)
         self.queue.reconfigure(rules_of(common), strict=common.class_order is _STRICT)
+        self._find_ceilings()
+        self.streams_due_s = now  # what is due by the new limits is found at the next look
         for endpoint in self.endpoints.values():
             endpoint.pool_settings = settings
             endpoint.stale_after_s = common.stale_after_s
             endpoint.limit.tightest_s = self.tightest_s()
         self.find_limits()
+
+    def _find_ceilings(self) -> None:
+        classes = self.common.classes
+        limited = any(c.admit_below_utilization is not None for c in classes)
+        self.ceilings = Ceilings(self.queue, classes) if limited else None
 
     def add_endpoint(self, endpoint_id: EndpointId, order: int) -> None:
         """An endpoint was configured or discovered."""
@@ -225,6 +240,19 @@ class Pool:
         """True if the cap over all endpoints allows one more request."""
         cap = self.settings.max_pool_requests
         return cap is None or self.books.in_flight.requests < int(cap * self.share)
+
+    def look_at_ceilings(self, now: float) -> None:
+        """Shut and open the classes that start only while the pool is used little."""
+        if self.ceilings is not None:
+            idle = not self.books.in_flight.requests
+            self.ceilings.look(self.endpoints.values(), now, idle=idle)
+
+    def is_shut(self, class_index: int, now: float) -> bool:
+        """True if this class may start nothing now, wherever there is room."""
+        if self.ceilings is None or not self.queue.classes[class_index].rules.has_ceiling:
+            return False
+        self.look_at_ceilings(now)
+        return self.queue.classes[class_index].shut
 
     def max_work_us(self, share: float | None = None) -> int | None:
         """The bound on queued and running work, with headroom and this replica's share, or another."""

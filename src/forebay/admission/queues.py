@@ -9,6 +9,9 @@ Everything is charged at dispatch with the expected cost and corrected when the 
 floors count only work that was charged while another class had waiters, faded over ten seconds: what nobody else
 wanted is held against nobody.
 
+A class may be shut for a time (`set_shut`): then it is as if it had no waiters, to the walks and to the work ahead of
+others, and it is lifted like one that could not be placed, so that being shut saves no share.
+
 A dispatcher walks: `first`, then `take` it or `skip` it, and so on, and `restore` at the end. When it has skipped
 enough and there is still room, `smallest_kv_waiter` gives those most likely to fit, so that nothing that fits is left.
 
@@ -38,26 +41,39 @@ class PoolQueue:
     """
 
     __slots__ = (
+        "_apart",
         "_has_shares",
         "_kv",
         "_passed",
+        "_shut",
         "_time",
         "_walk",
         "_walking",
         "_window",
         "classes",
+        "count",
         "strict",
     )
 
     def __init__(self, rules: tuple[ClassRules, ...], *, strict: bool = False) -> None:
         """`rules` by rank, most important class first."""
-        self.classes = [ClassQueue(index, of_class) for index, of_class in enumerate(rules)]
+        self._kv = Ranking()
+        """The waiters of all classes that are never shut, by their KV need; the others have rankings of their own."""
+        self._apart: list[ClassQueue] = []
+        """Those others."""
+        self._shut = 0
+        """How many of them are shut."""
+        self.count = 0
+        """Requests waiting."""
+        self.classes = [
+            ClassQueue(index, of_class, Ranking() if of_class.has_ceiling else self._kv)
+            for index, of_class in enumerate(rules)
+        ]
+        self._find_apart()
         self.strict = strict
         self._time = FairTime()
         self._window = ShareWindow(len(rules))
         self._has_shares = _has_shares(rules, strict)
-        self._kv = Ranking()
-        """All waiters by their KV need."""
         self._passed: list[TenantQueue] = []
         """Tenants with waiters passed over in this walk; some more than once."""
         self._walk = 1
@@ -89,6 +105,8 @@ class PoolQueue:
         """A waiter is dispatched: it leaves and is charged. Raises: InvariantError if it does not wait."""
         queue, tenant = self._find(waiter)
         self._charge(queue, tenant, waiter, now)
+        if self._shut:
+            self._pass_over_shut()
         if not self._walking:
             # Nobody was passed over for it: nothing that was served until now gives reason to lift anybody.
             self._time.served = queue.time.served = 0.0
@@ -104,11 +122,11 @@ class PoolQueue:
         if self._walking:
             self.restore()
         queue.remove(tenant, waiter)
-        self._kv.remove(waiter.kv_tokens, waiter)
+        queue.kv.remove(waiter.kv_tokens, waiter)
         waiter.work_us = work_us
         waiter.kv_tokens = kv_tokens
         queue.add(tenant, waiter)
-        self._kv.add(kv_tokens, waiter)
+        queue.kv.add(kv_tokens, waiter)
         queue.reorder(tenant)
 
     def reconfigure(self, rules: tuple[ClassRules, ...], *, strict: bool = False) -> None:
@@ -123,9 +141,18 @@ class PoolQueue:
             old = queue.rules
             queue.rules = new
             queue.weight = new.weight
+            if new.has_ceiling is not old.has_ceiling:
+                self._move_apart(queue, Ranking() if new.has_ceiling else self._kv)
             if not new.key_rule.same_as(old.key_rule):
                 for waiter in list(queue):
                     self.recost(waiter, waiter.work_us, waiter.kv_tokens)
+
+    def set_shut(self, index: int, *, shut: bool) -> None:
+        """A class may not start from now on, or may again. Only one with a ceiling."""
+        queue = self.classes[index]
+        if queue.shut is not shut:
+            queue.shut = shut
+            self._shut += 1 if shut else -1
 
     def allow_bursts(self, us_per_s: float, seconds: tuple[float, ...]) -> None:
         """Let classes save what they do not use of their shares.
@@ -154,7 +181,7 @@ class PoolQueue:
         self._charge(queue, tenant, waiter, now)
         if tenant.waiters.count:
             queue.reorder(tenant)
-        if self._kv.count > queue.count and not self._walking:
+        if self.count > queue.count and not self._walking:
             # Whoever waits could not be placed, or it would have been first: passed over, as in a walk.
             for other in self.classes:
                 if other is not queue and other.count:
@@ -177,7 +204,7 @@ class PoolQueue:
         strict, has_shares = self.strict, self._has_shares
         for queue in self.classes:
             head = queue.head
-            if head is None:
+            if head is None or queue.shut:
                 continue
             # A strict order has two tags: below the floor, or not. Among equals it is by rank, else by arrival.
             tag = 0.0 if strict else queue.finish + head.work_us / queue.weight
@@ -222,6 +249,8 @@ class PoolQueue:
             self._walking = False
             self._walk += 1
             self._kv.restore()
+            for queue in self._apart:
+                queue.kv.restore()
             self._restore_tenants()
             self._time.served = 0.0
             for queue in self.classes:
@@ -229,9 +258,19 @@ class PoolQueue:
 
     def smallest_kv_waiter(self) -> Waiter | None:
         """The waiter with the smallest KV need among those not skipped in this walk; None if there is none."""
-        kv = self._kv
-        kv.pass_over(self._walk)
-        return kv.head
+        self._kv.pass_over(self._walk)
+        smallest = self._kv.head
+        for queue in self._apart:
+            if not queue.shut:
+                queue.kv.pass_over(self._walk)
+                head = queue.kv.head
+                if head is not None and (
+                    smallest is None
+                    or head.kv_tokens < smallest.kv_tokens
+                    or (head.kv_tokens == smallest.kv_tokens and head.sequence < smallest.sequence)
+                ):
+                    smallest = head
+        return smallest
 
     def smallest_kv(self) -> int | None:
         """Its KV need in tokens: if that does not fit, nothing does. None if nobody waits."""
@@ -274,7 +313,7 @@ class PoolQueue:
         before_us = upto_us - own_us
         for other in self.classes:
             backlog_us = other.work_us
-            if other is queue or not backlog_us:
+            if other is queue or not backlog_us or other.shut:
                 continue
             if self.strict:
                 if other.index > queue.index:
@@ -292,7 +331,7 @@ class PoolQueue:
         """Weight of the classes that have waiters, and of one more: a class's share is its weight divided by this."""
         weight = 0.0
         for queue in self.classes:
-            if queue.count or queue.index == with_class:
+            if (queue.count and not queue.shut) or queue.index == with_class:
                 weight += queue.weight
         return weight
 
@@ -302,7 +341,7 @@ class PoolQueue:
             yield from queue
 
     def __len__(self) -> int:
-        return self._kv.count
+        return self.count
 
     # Steps
 
@@ -327,14 +366,16 @@ class PoolQueue:
         waiter.front = front
         head = tenant.head
         queue.add(tenant, waiter)
-        self._kv.add(waiter.kv_tokens, waiter)
+        queue.kv.add(waiter.kv_tokens, waiter)
+        self.count += 1
         waiter.waiting = True
         if tenant.head is not head:
             queue.reorder(tenant)
 
     def _leave(self, queue: ClassQueue, tenant: TenantQueue, waiter: Waiter) -> None:
         queue.remove(tenant, waiter)
-        self._kv.remove(waiter.kv_tokens, waiter)
+        queue.kv.remove(waiter.kv_tokens, waiter)
+        self.count -= 1
         waiter.waiting = False
         if not queue.count:
             queue.backlogged = False
@@ -356,7 +397,7 @@ class PoolQueue:
         queue.time.serve(tenant, work_us / waiter.weight)
         self._time.serve(queue, work_us / queue.weight, queue.burst)
         queue.sweep()
-        waiter.in_window = self._has_shares and self._kv.count > queue.count
+        waiter.in_window = self._has_shares and self._others_wait(queue)
         if waiter.in_window:
             self._window.add(queue.index, work_us, now)
 
@@ -376,6 +417,33 @@ class PoolQueue:
                 self._window.add(queue.index, change_us, waiter.charged_s)
             if tenant.waiters.count:
                 queue.reorder(tenant)
+
+    def _others_wait(self, queue: ClassQueue) -> bool:
+        """True if some other class wants to be served now."""
+        if not self._shut:
+            return self.count > queue.count
+        for other in self.classes:  # noqa: SIM110 - a generator costs more than the whole loop
+            if other is not queue and other.count and not other.shut:
+                return True
+        return False
+
+    def _pass_over_shut(self) -> None:
+        """Somebody was served: classes that may not start are lifted, or being shut would save them their share."""
+        for queue in self._apart:
+            if queue.shut:
+                self._pass_over_class(queue)
+
+    def _find_apart(self) -> None:
+        self._apart = [queue for queue in self.classes if queue.rules.has_ceiling]
+
+    def _move_apart(self, queue: ClassQueue, kv: Ranking) -> None:
+        """Its rules have changed: its waiters stand by their KV need elsewhere."""
+        self.set_shut(queue.index, shut=False)
+        for waiter in queue:
+            queue.kv.remove(waiter.kv_tokens, waiter)
+            kv.add(waiter.kv_tokens, waiter)
+        queue.kv = kv
+        self._find_apart()
 
     def _pass_over(self, queue: ClassQueue, tenant: TenantQueue) -> None:
         tenant.pass_over(self._walk)

@@ -126,6 +126,10 @@ class ClassSettings:
     """A request is refused if this quantile of its predicted wait is over its budget."""
     mode: Mode | None = None
     """None: what the pool or the whole says."""
+    admit_below_utilization: float | None = None
+    """Its requests start only while the pool is used less than this; None is no ceiling."""
+    max_stream_s: float | None = None
+    """A stream that took longer may be ended while others wait; None is no limit."""
 
     @property
     def aging(self) -> float:
@@ -135,8 +139,19 @@ class ClassSettings:
 
 
 ZERO_CONFIGURATION_CLASSES = (
-    ClassSettings("realtime", ttft_s=1.5, tpot_s=0.08, wait_budget_s=1.5, weight=3, value=3, confidence=0.9),
-    ClassSettings("standard", ttft_s=5.0, tpot_s=0.12, wait_budget_s=5.0, weight=5, value=2),
+    ClassSettings(
+        "realtime",
+        ttft_s=1.5,
+        tpot_s=0.08,
+        wait_budget_s=1.5,
+        weight=3,
+        value=3,
+        confidence=0.9,
+        max_stream_s=300.0,
+    ),
+    ClassSettings(
+        "standard", ttft_s=5.0, tpot_s=0.12, wait_budget_s=5.0, weight=5, value=2, max_stream_s=300.0
+    ),
     ClassSettings("batch", ttft_s=60.0, tpot_s=0.2, wait_budget_s=60.0, weight=2, value=1),
 )
 """What users get who configure no classes; the objectives are those of a chat, an ordinary call and a batch job."""

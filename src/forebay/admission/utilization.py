@@ -7,7 +7,7 @@ t = c0 ÷ (1 − ρ). The utilisation is the decayed mean of the level over 10 s
 lasted, with weight falling by e every 10 s.
 
 It only measures. Targets by `queue_policy` (latency 0.70, balanced 0.85, throughput 0.95) cap it at admission,
-which is the caller's part; without a policy there is none.
+which is the caller's part; without a policy there is none. Ceilings of classes: `ceilings`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ def rho_of(step_s: float, empty_step_s: float) -> float:
 class Utilization:
     """Decayed mean of the level of one endpoint."""
 
-    __slots__ = ("_at_s", "_mean", "level")
+    __slots__ = ("_at_s", "_mean", "level", "rho")
 
     def __init__(self) -> None:
         self.level = 0.0
         """As last observed, 0 to 1; it holds until the next time."""
+        self.rho = 0.0
+        """The share of the step time in it."""
         self._mean = 0.0
         self._at_s: float | None = None
 
@@ -55,6 +57,7 @@ class Utilization:
         """What is in use from now on, each as a share: request slots, forecast KV, step time above the empty step."""
         self._mean = self.value(now)
         self._at_s = now
+        self.rho = rho
         level = slots if slots > kv else kv
         if rho > level:
             level = rho

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forebay.admission.ceilings import use_of
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.pools import Pool
 from forebay.admission.snapshot import ClassView, EndpointView, PoolView
@@ -25,7 +26,7 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         wait_error_median=pool.errors.median,
         bytes_per_prompt_token=pool.pricing.ratios.common.bytes_per_token,
         output_error_ratio=pool.pricing.output_error,
-        utilization=_utilization(pool, now),
+        utilization=use_of(pool.endpoints.values(), now)[0],
         classes=tuple(
             ClassView(
                 name,
@@ -38,11 +39,6 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),
     )
-
-
-def _utilization(pool: Pool, now: float) -> float:
-    values = [endpoint.utilization.value(now) for endpoint in pool.endpoints.values() if endpoint.is_up]
-    return sum(values) / len(values) if values else 0.0
 
 
 def _endpoint_view(endpoint: Endpoint, pool: Pool, now: float) -> EndpointView:

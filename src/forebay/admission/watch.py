@@ -123,7 +123,10 @@ class Watch:
             # The same sum as in `_set`: a difference may be rounded to less than the patience, for ever.
             if ticket.phase is Phase.RUNNING and now >= since + patience:
                 began = ticket.first_token_s is not None
-                outcome = Outcome.UPSTREAM_INTERRUPTED if began else Outcome.UPSTREAM_FAILED
+                outcome = Outcome.UPSTREAM_FAILED
+                if began:  # with its engine gone or stalled, or alone while others there move
+                    stalled = endpoint.state is not EndpointState.UP or stands_still(endpoint, now)
+                    outcome = Outcome.UPSTREAM_INTERRUPTED if stalled else Outcome.NO_PROGRESS
                 check = Check("silence", now - since, patience, False)
                 detail = f"The engine sent nothing for {patience:g} s."
                 self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=True)

@@ -8,6 +8,7 @@ a request costs (prompt + output tokens) ÷ N GPU-seconds, and how many run toge
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ ProfileReader = Callable[[str], "EngineProfile"]
 
 _DEFAULT_TPOT_S = 0.12
 _DEFAULT_CONFIDENCE = 0.5
+_DEFAULT_MAX_STREAM_S = 300.0
 
 
 def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: ProfileReader) -> Settings:
@@ -131,11 +133,19 @@ def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
         short_tokens=entry.short_tokens,
         short_weight=entry.short_weight,
         max_share=entry.max_share,
+        admit_below_utilization=entry.admit_below_utilization,
+        max_stream_s=_max_stream_s(entry, known),
         confidence=entry.confidence
         if entry.confidence is not None
         else (known.confidence if known else _DEFAULT_CONFIDENCE),
         mode=None if entry.mode is None else Mode(entry.mode),
     )
+
+
+def _max_stream_s(entry: ClassEntry, known: ClassSettings | None) -> float | None:
+    if entry.max_stream is None:
+        return known.max_stream_s if known else _DEFAULT_MAX_STREAM_S
+    return entry.max_stream if isfinite(entry.max_stream) else None
 
 
 def _law_and_gpus(

@@ -7,6 +7,7 @@ into the core's settings. Nothing here reads files, the environment or the machi
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -57,12 +58,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "max_output_tokens",
         }
     ),
-    "classes.*": frozenset(
-        {
-            "max_stream",
-            "admit_below_utilization",
-        }
-    ),
 }
 """Keys of the planned configuration that this version does not have, by where they belong. A file that uses one
 is refused with a message that says so: accepted and ignored, it would be a limit that somebody believes in."""
@@ -87,6 +82,17 @@ def _auto_or_number(value: object) -> object:
     return None if value == "auto" else value
 
 
+def _none_or_duration(value: object) -> float | None:
+    if value is None:
+        return None
+    return inf if value == "none" else parse_duration_s(value)
+
+
+NoneOrDuration = Annotated[
+    Annotated[float, Field(gt=0)] | None,
+    BeforeValidator(_none_or_duration),
+    WithJsonSchema({"anyOf": [{"const": "none"}, {"type": "string", "pattern": _DURATION_PATTERN}]}),
+]
 AutoSize = Annotated[
     int | None,
     BeforeValidator(_auto_or_size),
@@ -248,6 +254,12 @@ class ClassEntry(Strict):
     """With `sjf`: a short request is ordered as if its cost were divided by this."""
     max_share: Annotated[float, Field(ge=0.001, le=1)] = 1.0
     """Part of the pool's GPU time that this class may get while others wait."""
+    admit_below_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Requests of this class start only while the pool is used less than this (`forebay_utilization`); for work that
+    fills gaps. Unset is no ceiling."""
+    max_stream: NoneOrDuration = None
+    """A stream that took longer is ended while others wait, those that took longest first; `none` for no limit. Unset
+    means 5m, and none for batch."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """A request is refused if this quantile of its predicted wait is over its budget. Unset means 0.9 for realtime, 0.5
     otherwise."""

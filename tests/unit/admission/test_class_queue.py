@@ -4,6 +4,7 @@ import pytest
 
 from forebay.admission.class_queue import ClassQueue, ClassRules
 from forebay.admission.queues import PoolQueue
+from forebay.admission.ranking import Ranking
 from forebay.admission.settings import Order
 from forebay.admission.tenant_queue import KeyRule
 from forebay.admission.waiter import Waiter
@@ -120,7 +121,7 @@ def test_the_oldest_is_the_first_to_arrive() -> None:
 
 def test_a_new_class_is_empty() -> None:
     """Nobody waits, nobody is first."""
-    queue = ClassQueue(2, ClassRules(KeyRule(Order.SJF, 1.0), weight=3.0))
+    queue = ClassQueue(2, ClassRules(KeyRule(Order.SJF, 1.0), weight=3.0), Ranking())
     assert (2, 3.0, 0, 0) == (queue.index, queue.weight, queue.count, queue.work_us)
     assert (None, None, []) == (queue.head, queue.oldest(), list(queue))
 

@@ -50,9 +50,9 @@ def test_each_waiter_has_one_alarm() -> None:
     scenario.arrive(1, 0.0)
     before = len(scenario.controller._timers)
     scenario.arrive_many(range(2, 102), 0.0, class_name="batch")
-    assert before + 100 == len(scenario.controller._timers)
+    assert before + 101 == len(scenario.controller._timers)  # and one for the stream limit of the pool
     scenario.run_until(59.0)
-    assert len(scenario.controller._timers) <= before + 101
+    assert len(scenario.controller._timers) <= before + 102
 
 
 def test_a_waiter_is_looked_at_before_its_end() -> None:

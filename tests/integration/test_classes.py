@@ -1,0 +1,83 @@
+"""What classes are held to, as users meet it: stream limits, ceilings, and classes that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.integration.fakes import STREAM_HEAD, FakeEngine, Served, chat, chunk, event
+from tests.integration.processes import ServeProcess, client, engine, hang, until_up, until_waiting
+
+CHAT = "/v1/chat/completions"
+
+
+def write(path: Path, fake: FakeEngine, classes: dict[str, Any], **pool: Any) -> None:
+    """A file with one pool of this engine and these classes."""
+    entry = {"name": "p", "endpoints": [fake.endpoint], **pool}
+    path.write_text(
+        yaml.safe_dump({"pools": [entry], "classes": classes, "default_class": next(iter(classes))})
+    )
+
+
+async def talk_on(served: Served) -> None:
+    """A stream that would not end for a minute."""
+    await served.send(STREAM_HEAD)
+    for _ in range(1200):
+        if served.closed.is_set():
+            return
+        await served.send(chunk(event("a")))
+        await asyncio.sleep(0.05)
+
+
+async def test_a_stream_over_its_limit_makes_room_for_one_that_waits(tmp_path: Path) -> None:
+    """Alone it goes on; when another waits it is ended by an error event, and the other one starts."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(talk_on) as fake, client() as http:
+        write(path, fake, {"chat": {"ttft": "30s", "max_stream": "1s"}}, max_inflight_requests=1)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            url = f"{gateway.url}{CHAT}"
+            async with http.stream("POST", url, json=chat(stream=True)) as first:
+                pieces = first.aiter_text()
+                read = [await anext(pieces)]
+                loop = asyncio.get_running_loop()
+                until_s = loop.time() + 1.5
+                while loop.time() < until_s:
+                    read.append(await anext(pieces))
+                async with http.stream("POST", url, json=chat(stream=True)) as second:
+                    started = await anext(second.aiter_text())
+                    assert '"a"' in started
+                    with contextlib.suppress(httpx.RemoteProtocolError):  # it is cut without its last chunk
+                        while True:
+                            read.append(await anext(pieces))
+            text = "".join(read)
+            error = json.loads(text.strip().rsplit("data: ", 1)[1])["error"]
+            assert "stream_limit" == error["code"]
+            assert "[DONE]" not in text
+
+
+async def test_a_class_waits_at_its_ceiling_and_others_do_not(tmp_path: Path) -> None:
+    """Of four places one is for batch; a second one waits beside room, and a chat starts in it."""
+    path = tmp_path / "forebay.yaml"
+    classes: dict[str, Any] = {"chat": {"ttft": "30s"}, "batch": {"admit_below_utilization": 0.25}}
+    async with engine(hang) as fake, client() as http:
+        write(path, fake, classes, max_inflight_requests=4)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            url, batch = f"{gateway.url}{CHAT}", {"x-forebay-class": "batch"}
+            calls = [asyncio.ensure_future(http.post(url, json=chat(), headers=batch)) for _ in range(2)]
+            await until_waiting(http, gateway, 1)
+            calls.append(asyncio.ensure_future(http.post(url, json=chat())))
+            while sum(request.method == "POST" for request in fake.requests) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await until_waiting(http, gateway, 1)
+            decisions = (await http.get(f"{gateway.admin_url}/api/decisions")).json()
+            assert "admit_below_utilization" in json.dumps(decisions)
+            for call in calls:
+                call.cancel()

@@ -1,0 +1,152 @@
+"""Classes that start only while their pool is used little."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+
+from forebay.admission.ceilings import Ceilings, use_of
+from forebay.admission.settings import Settings
+from tests.unit.admission.build import (
+    Scenario,
+    Site,
+    dispatched,
+    held,
+    pool_settings,
+    settings_for,
+    with_class,
+)
+
+TEN_PLACES = pool_settings(max_inflight_requests=10)
+
+
+def with_ceiling(ceiling: float) -> Settings:
+    """Batch starts only below this."""
+    return with_class("batch", settings_for(TEN_PLACES), admit_below_utilization=ceiling)
+
+
+def busy_for_a_minute(scenario: Scenario) -> None:
+    """Ten requests run all the time."""
+    for tick in range(600):
+        scenario.progress("a", 0.1 * tick, *range(1, 11))
+
+
+def test_a_class_starts_below_its_ceiling_and_waits_at_it() -> None:
+    """Of ten places six are for batch; the seventh request waits and the record says for what; others start."""
+    scenario = Scenario(settings=with_ceiling(0.6))
+    assert 6 == len(dispatched(scenario.arrive_many(range(1, 7), 0.0, class_name="batch")))
+    (hold,) = scenario.arrive(7, 0.0, class_name="batch")
+    assert [7] == held([hold])
+    check = hold.record.checks[-1]  # type: ignore[union-attr]
+    assert ("admit_below_utilization", 0.6, 0.6, False) == (
+        check.name,
+        check.value,
+        check.limit,
+        check.passed,
+    )
+    assert [(8, "a")] == dispatched(scenario.arrive(8, 0.0))
+
+
+def test_it_goes_on_when_room_below_the_ceiling_appears() -> None:
+    """An end below the ceiling starts the next, one above it does not."""
+    scenario = Scenario(settings=with_ceiling(0.6))
+    scenario.arrive_many(range(1, 7), 0.0, class_name="batch")
+    scenario.arrive(7, 0.0, class_name="batch")
+    scenario.arrive(8, 0.0)
+    assert [] == dispatched(scenario.end(8, 0.1))
+    assert [(7, "a")] == dispatched(scenario.end(1, 0.2))
+
+
+def test_the_mean_of_ten_seconds_counts_as_well() -> None:
+    """After a busy time it starts when the mean has fallen, at the moment that the core asked to be woken for."""
+    scenario = Scenario(settings=with_ceiling(0.5))
+    scenario.arrive_many(range(1, 11), 0.0)
+    busy_for_a_minute(scenario)
+    scenario.arrive(11, 60.0, class_name="batch")
+    for number in range(1, 9):
+        assert [] == dispatched(scenario.end(number, 60.0))
+    scenario.sample("a", 60.0, running=2)  # the level is 0.2 from now on
+    due_s = 60.0 + 10.0 * log((1.0 - 0.2) / (0.5 - 0.2))
+    assert [] == dispatched(scenario.run_until(due_s - 0.1))
+    assert [(11, "a")] == dispatched(scenario.run_until(due_s + 0.1))
+
+
+def test_an_idle_pool_is_never_shut() -> None:
+    """With nothing in flight the first starts, however busy the pool was a moment ago."""
+    scenario = Scenario(settings=with_ceiling(0.1))
+    scenario.arrive_many(range(1, 11), 0.0)
+    busy_for_a_minute(scenario)
+    scenario.arrive_many(range(11, 13), 60.0, class_name="batch")
+    effects = [effect for number in range(1, 11) for effect in scenario.end(number, 60.0)]
+    assert [(11, "a")] == dispatched(effects)
+
+
+def test_a_thousand_that_may_not_start_hold_up_nobody() -> None:
+    """However many wait below a ceiling, and however small they are, the others fill the pool."""
+    scenario = Scenario(settings=with_ceiling(0.3))
+    scenario.arrive_many(range(1, 4), 0.0, class_name="batch", prompt_tokens=1)
+    scenario.arrive_many(range(4, 1004), 0.0, class_name="batch", prompt_tokens=1)
+    assert 7 == len(dispatched(scenario.arrive_many(range(2001, 2013), 0.0)))
+    assert [(2008, "a")] == dispatched(scenario.end(1, 0.1))
+    assert [(2009, "a")] == dispatched(scenario.end(2001, 0.2))
+
+
+def test_the_wait_of_others_leaves_out_who_may_not_start() -> None:
+    """Work that stands below a ceiling is not ahead of anybody, and takes no part of the shares."""
+    scenario = Scenario(settings=with_ceiling(0.3))
+    scenario.arrive_many(range(1, 4), 0.0, class_name="batch")
+    scenario.arrive_many(range(4, 8), 0.0, class_name="batch")
+    scenario.arrive_many(range(11, 18), 0.0)
+    (pool,) = scenario.controller._pools.values()
+    assert pool.queue.classes[2].shut
+    assert 8.0 == pool.queue.backlogged_weight(with_class=0) - pool.queue.backlogged_weight() + 5.0
+    scenario.arrive(20, 0.0)
+    newcomer = Site(settings=with_ceiling(0.3)).ticket(21)
+    assert (1_000_000, 1) == pool.queue.work_ahead(newcomer)
+
+
+def test_no_share_is_saved_meanwhile() -> None:
+    """A class that was shut for long does not catch up on what others were served in that time."""
+    scenario = Scenario(settings=with_ceiling(0.1))
+    scenario.arrive_many(range(1, 11), 0.0)
+    scenario.arrive_many(range(1000, 1010), 0.0, class_name="batch")
+    number, now = 11, 0.0
+    for _ in range(200):
+        now += 0.01
+        scenario.arrive(number, now)
+        scenario.end(number - 10, now)
+        number += 1
+    queue = scenario.controller._pools["llama"].queue
+    behind = queue._time.now - queue.classes[2].finish
+    assert behind <= max(queue.classes[2].burst, 1e6 / queue.classes[2].weight) + 1.0
+
+
+def test_use_is_the_mean_over_endpoints() -> None:
+    """Two endpoints, one with half of its places taken."""
+    site = Site(TEN_PLACES, endpoints=("a", "b"))
+    for number in range(1, 6):
+        site.running(number)
+    assert (0.0, 0.25) == use_of(site.pool.endpoints.values(), 0.0)
+    assert (0.0, 0.0) == use_of([], 0.0)
+
+
+def test_a_ceiling_comes_and_goes_with_the_settings() -> None:
+    """Those that wait start when it is lifted, and are filed where they belong."""
+    scenario = Scenario(settings=with_ceiling(0.2))
+    scenario.arrive_many(range(1, 6), 0.0, class_name="batch")
+    assert [1, 2] == list(scenario.running)
+    assert 3 == len(dispatched(scenario.reconfigure(settings_for(TEN_PLACES), 0.1)))
+    scenario.arrive_many(range(10, 20), 0.1, class_name="batch")
+    scenario.reconfigure(with_ceiling(0.2), 0.2)
+    assert [] == dispatched(scenario.end(1, 0.3))
+    scenario.close()
+
+
+@pytest.mark.parametrize("level", [0.0, 0.9])
+def test_only_time_that_opens_is_told(level: float) -> None:
+    """With no shut class, or one whose level alone is too high, no time helps."""
+    site = Site(settings=with_ceiling(0.5))
+    ceilings = Ceilings(site.pool.queue, site.settings.classes)
+    ceilings.mean, ceilings.level = 0.8, level
+    assert float("inf") == ceilings.opens_s(0.0)
