@@ -11,8 +11,18 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.integration.fakes import STREAM_HEAD, FakeEngine, Served, chat, chunk, event
-from tests.integration.processes import ServeProcess, client, engine, hang, until_up, until_waiting
+from tests.integration.fakes import STREAM_HEAD, FakeEngine, Served, chat, chat_answer, chunk, event, plain
+from tests.integration.processes import (
+    ServeProcess,
+    client,
+    engine,
+    eventually,
+    first_pool,
+    hang,
+    until_at_rest,
+    until_up,
+    until_waiting,
+)
 
 CHAT = "/v1/chat/completions"
 
@@ -20,9 +30,8 @@ CHAT = "/v1/chat/completions"
 def write(path: Path, fake: FakeEngine, classes: dict[str, Any], **pool: Any) -> None:
     """A file with one pool of this engine and these classes."""
     entry = {"name": "p", "endpoints": [fake.endpoint], **pool}
-    path.write_text(
-        yaml.safe_dump({"pools": [entry], "classes": classes, "default_class": next(iter(classes))})
-    )
+    config = {"pools": [entry], "classes": classes, "default_class": next(iter(classes))}
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
 
 
 async def talk_on(served: Served) -> None:
@@ -81,3 +90,42 @@ async def test_a_class_waits_at_its_ceiling_and_others_do_not(tmp_path: Path) ->
             assert "admit_below_utilization" in json.dumps(decisions)
             for call in calls:
                 call.cancel()
+
+
+async def test_classes_come_and_go_while_requests_wait(tmp_path: Path) -> None:
+    """A class that is taken away serves those who wait in it and takes no more; a new one is there at once."""
+    path = tmp_path / "forebay.yaml"
+    go_on = asyncio.Event()
+
+    async def when_told(served: Served) -> None:
+        await go_on.wait()
+        await served.send(plain(chat_answer()))
+
+    async with engine(when_told) as fake, client() as http:
+        write(path, fake, {"chat": {"ttft": "60s"}, "old": {"ttft": "60s"}}, max_inflight_requests=1)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            def ask(name: str) -> asyncio.Future[httpx.Response]:
+                headers = {"x-forebay-class": name}
+                return asyncio.ensure_future(http.post(f"{gateway.url}{CHAT}", json=chat(), headers=headers))
+
+            async def classes() -> list[str]:
+                return [entry["name"] for entry in (await first_pool(http, gateway))["classes"]]
+
+            waiting = [ask("chat"), ask("old"), ask("old")]
+            await until_waiting(http, gateway, 2)
+            write(path, fake, {"new": {"ttft": "60s"}, "chat": {"ttft": "60s"}}, max_inflight_requests=1)
+            assert 200 == (await http.post(f"{gateway.admin_url}/api/reload")).status_code
+            assert ["new", "chat", "old"] == await classes()
+            assert 400 == (await ask("old")).status_code
+            waiting.append(ask("new"))
+            await until_waiting(http, gateway, 3)
+            go_on.set()
+            assert [200] * 4 == [answer.status_code for answer in await asyncio.gather(*waiting)]
+
+            async def gone() -> bool:
+                return await classes() == ["new", "chat"]
+
+            await eventually(gone)
+            await until_at_rest(http, gateway)

@@ -104,7 +104,6 @@ async def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
                 "pools:\n- {name: p, endpoints: ['http://127.0.0.1:9'], gpus: 0}\ndefault_class: none\n",
                 "",
                 f"pools:\n- {{name: p, endpoints: ['{fake.endpoint}'], profile: no-such-file.json}}\n",
-                f"pools:\n- {{name: p, endpoints: ['{fake.endpoint}']}}\nclasses: {{only: {{ttft: 1s}}}}\n",
             ):
                 path.write_text(text)
                 status, told = await reload(http, gateway)
@@ -112,8 +111,6 @@ async def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
                 assert told["problems"]
                 assert 1.0 == await metric(http, gateway, "forebay_config_reload_failed")
                 assert 200 == (await http.post(f"{gateway.url}{CHAT}", json=chat())).status_code
-            status, told = await reload(http, gateway)
-            assert "restart" in told["problems"][0]
             write(path, fake, max_queue=3)
             assert 200 == (await reload(http, gateway))[0]
             assert 0.0 == await metric(http, gateway, "forebay_config_reload_failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forebay.admission.errors import ConfigRefused
 from forebay.admission.events import (
     AttemptFailed,
     ClientLeft,
@@ -221,7 +222,9 @@ class Histories(RuleBasedStateMachine):
             self.come(replace(seen.demand, retry_count=1, first_token_by_s=None, patience_until_s=None))
 
     def come(self, demand: Demand) -> None:
-        """One request arrives, under the next number."""
+        """One request arrives, under the next number, if its class is there."""
+        if demand.class_name not in [c.name for c in self.bench.settings.classes]:
+            return
         self.next_ticket += 1
         seen = self.bench.arrive(replace(demand, ticket=TicketId(self.next_ticket)))
         check_displacements(self.bench)
@@ -340,10 +343,25 @@ class Histories(RuleBasedStateMachine):
         """This replica's part of the limits changes."""
         self.bench.feed(ShareChanged(POOL, share))
 
-    @rule(settings=rules)
-    def settings_change(self, settings: Settings) -> None:
-        """The operator loads another configuration."""
-        self.bench.reconfigure(settings)
+    @rule(
+        settings=rules,
+        order=st.one_of(
+            st.just((0, 1, 2)), st.permutations([0, 1, 2]), st.permutations([0, 1, 2]).map(lambda o: o[:2])
+        ),
+    )
+    def settings_change(self, settings: Settings, order: Sequence[int]) -> None:
+        """The operator loads another configuration, at times with other ranks, or with a class less."""
+        settings = replace(settings, classes=tuple(settings.classes[index] for index in order))
+        names = {c.name for c in settings.classes}
+        if all(
+            seen.demand.class_name in names for seen in self.bench.tickets.values() if seen.where != "over"
+        ):
+            self.bench.reconfigure(settings)
+            return
+        before = self.bench.controller.snapshot()
+        with pytest.raises(ConfigRefused):
+            self.bench.controller.reconfigure(settings, self.bench.now)
+        assert before == self.bench.controller.snapshot()
 
     @precondition(lambda self: self.next_ticket > 20 and not self.draining)
     @rule(grace=st.sampled_from([0.0, 3.0]))

@@ -33,6 +33,11 @@ class ClassRules:
     """At times it may not start (`ceilings`)."""
 
 
+def has_shares(rules: tuple[ClassRules, ...], *, strict: bool) -> bool:
+    """True if recent shares decide anything."""
+    return any(of_class.max_share < 1.0 or (strict and of_class.floor > 0.0) for of_class in rules)
+
+
 class ClassQueue(Flow):
     """The waiters of one class. Its state is for reading; `PoolQueue` changes it."""
 

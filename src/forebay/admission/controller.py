@@ -53,6 +53,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
+from forebay.admission.reclassing import change_classes
 from forebay.admission.repricing import Repricing
 from forebay.admission.roster import Roster
 from forebay.admission.settings import Settings
@@ -159,8 +160,6 @@ class Controller:
                     f"pool {ticket.demand.pool!r} with class {ticket.demand.class_name!r} still has requests; "
                     "keep both until they have ended"
                 )
-        if [c.name for c in settings.classes] != [c.name for c in self._settings.classes]:
-            raise ConfigRefused("classes cannot be added, removed or reordered while running")
         self._settings = self._life.settings = settings
         for ticket in self._life.tickets.values():
             ticket.settings = classes[ticket.demand.class_name]  # budgets that run are left as they are
@@ -172,6 +171,7 @@ class Controller:
             del self._life.ledger.pools[name]
         for name, pool_settings in names.items():
             if name in self._pools:
+                change_classes(self._pools[name], settings)
                 self._pools[name].reconfigure(pool_settings, settings, now)
             else:
                 self._add_pool(name, settings)
@@ -180,6 +180,11 @@ class Controller:
             self._repricing.begin(pool, now)
             self._fill(pool, now)
         return self._take_effects()
+
+    def classes_in_use(self) -> tuple[str, ...]:
+        """Classes that have requests: those that `reconfigure` refuses to take away."""
+        used = {ticket.demand.class_name for ticket in self._life.tickets.values()}
+        return tuple(c.name for c in self._settings.classes if c.name in used)
 
     def snapshot(self) -> Snapshot:
         """A frozen view of now."""

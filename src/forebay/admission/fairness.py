@@ -191,6 +191,10 @@ class ShareWindow:
         amount = self._amounts[index] + work_us * exp(exponent)
         self._amounts[index] = amount if amount > 0.0 else 0.0
 
+    def reclass(self, sources: list[int]) -> None:
+        """Other classes: for each the place it had, or -1 for a new one."""
+        self._amounts = [self._amounts[source] if source >= 0 else 0.0 for source in sources]
+
     def is_above(self, index: int, share: float) -> bool:
         """True if this class had more than `share` of it all."""
         return self._amounts[index] > share * sum(self._amounts)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.admission.class_queue import ClassQueue, ClassRules
+from forebay.admission.class_queue import ClassQueue, ClassRules, has_shares
 from forebay.admission.errors import InvariantError
 from forebay.admission.fairness import FairTime, ShareWindow
 from forebay.admission.ranking import Ranking
@@ -73,7 +73,7 @@ class PoolQueue:
         self.strict = strict
         self._time = FairTime()
         self._window = ShareWindow(len(rules))
-        self._has_shares = _has_shares(rules, strict)
+        self._has_shares = has_shares(rules, strict=strict)
         self._passed: list[TenantQueue] = []
         """Tenants with waiters passed over in this walk; some more than once."""
         self._walk = 1
@@ -131,12 +131,10 @@ class PoolQueue:
 
     def reconfigure(self, rules: tuple[ClassRules, ...], *, strict: bool = False) -> None:
         """Serve the same classes by other rules. Waiters, and what was charged, stay. Ends a walk."""
-        if len(rules) != len(self.classes):
-            raise InvariantError("a pool's classes cannot be added or removed")
         if self._walking:
             self.restore()
         self.strict = strict
-        self._has_shares = _has_shares(rules, strict)
+        self._has_shares = has_shares(rules, strict=strict)
         for queue, new in zip(self.classes, rules, strict=True):
             old = queue.rules
             queue.rules = new
@@ -146,6 +144,28 @@ class PoolQueue:
             if not new.key_rule.same_as(old.key_rule):
                 for waiter in list(queue):
                     self.recost(waiter, waiter.work_us, waiter.kv_tokens)
+
+    def reclass(self, sources: list[int], rules: tuple[ClassRules, ...]) -> None:
+        """Serve other classes: for each the place it had, or -1 for a new one. Those that go are empty. Ends a walk.
+
+        `reconfigure` with the same rules comes next.
+        """
+        if self._walking:
+            self.restore()
+        for queue in self._apart:
+            self.set_shut(queue.index, shut=False)
+        before, self.classes = self.classes, []
+        for index, (source, of_class) in enumerate(zip(sources, rules, strict=True)):
+            if source < 0:
+                queue = ClassQueue(index, of_class, Ranking() if of_class.has_ceiling else self._kv)
+            else:
+                queue = before[source]
+                queue.index = index
+                for waiter in queue:
+                    waiter.class_index = index
+            self.classes.append(queue)
+        self._window.reclass(sources)
+        self._find_apart()
 
     def set_shut(self, index: int, *, shut: bool) -> None:
         """A class may not start from now on, or may again. Only one with a ceiling."""
@@ -472,8 +492,3 @@ class PoolQueue:
         first = queue.head
         if first is not None:
             self._time.pass_over(queue, max(first.work_us / queue.weight, queue.burst))
-
-
-def _has_shares(rules: tuple[ClassRules, ...], strict: bool) -> bool:
-    """True if recent shares decide anything."""
-    return any(of_class.max_share < 1.0 or (strict and of_class.floor > 0.0) for of_class in rules)

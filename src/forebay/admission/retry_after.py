@@ -53,6 +53,10 @@ class RetryAfter:
         self._queues = [_RetryQueue() for _ in range(classes)]
         self._absent = 0
 
+    def reclass(self, sources: list[int]) -> None:
+        """Other classes: for each the place it had, or -1 for a new one."""
+        self._queues = [self._queues[source] if source >= 0 else _RetryQueue() for source in sources]
+
     def promise_s(
         self, class_index: int, base_s: float, cost_us: int, rate_us_per_s: float, now: float
     ) -> float:

@@ -102,6 +102,10 @@ class Driver:
         """The core as it is; None once it has failed."""
         return None if self.broken is not None else self._controller.snapshot()
 
+    def classes_in_use(self) -> tuple[str, ...]:
+        """Classes that have requests."""
+        return () if self.broken is not None else self._controller.classes_in_use()
+
     def export_learned(self) -> dict[str, object]:
         """What the core has learned of the engines; empty once it has failed."""
         return {} if self.broken is not None else self._controller.export_learned()

@@ -4,11 +4,11 @@ It is read anew on SIGHUP, when the file has changed, and when the admin API is 
 everything as it was, with a line in the log and a metric. What is applied changes no request that is there: streams go
 on, waiters keep their places and their budgets, what was learned stays.
 
-- A pool that is gone gets no new requests, and stays in the core until those it has are over.
+- A pool or a class that is gone gets no new requests, and stays in the core until those it has are over; a class at the
+  rank that it had.
 - An endpoint that moves to another pool is taken out of the old one first, and joins the new one when its last request
   there has ended.
-- Some keys are read only at the start (`RESTART_KEYS`); a change of those is told, and waits for a restart. So does a
-  change of which classes there are, or of their order, and that refuses the whole.
+- Some keys are read only at the start (`RESTART_KEYS`); a change of those is told, and waits for a restart.
 
 Owns the file's fingerprint and the settings in force. Decides nothing about requests.
 """
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 from forebay.admission.errors import ConfigRefused
 from forebay.admission.events import EndpointsChanged, Event
 from forebay.admission.model import EndpointId, EndpointState
-from forebay.admission.settings import PoolSettings, Settings
+from forebay.admission.settings import ClassSettings, PoolSettings, Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import Config, ConfigError
 from forebay.runtime.prepared import Prepared
@@ -76,6 +76,9 @@ class Core(Protocol):
     def snapshot(self) -> Snapshot | None:
         """The core as it is; None once it has failed."""
 
+    def classes_in_use(self) -> tuple[str, ...]:
+        """Classes that have requests."""
+
 
 class Reloading:
     """The configuration in force, and the way to another one."""
@@ -113,6 +116,8 @@ class Reloading:
         self._asked = asyncio.Event()
         self._kept_pools: tuple[PoolSettings, ...] = ()
         """Pools that are configured no more and have requests still."""
+        self._classes = prepared.settings.classes
+        """Those that the core has."""
 
     def start(self) -> None:
         """Begin to look at the file."""
@@ -169,14 +174,15 @@ class Reloading:
         )
 
     def _set(self, settings: Settings) -> None:
-        """Give the core these settings, and pools that are gone from them for as long as they have requests."""
+        """Give the core these settings, and pools and classes that are gone for as long as they have requests."""
         names = {pool.name for pool in settings.pools}
         busy = self._busy_pools()
         known = {pool.name: pool for pool in self.prepared.settings.pools}
         known.update((pool.name, pool) for pool in self._kept_pools)
         kept = tuple(pool for name, pool in known.items() if name not in names and name in busy)
-        self._core.reconfigure(replace(settings, pools=settings.pools + kept))
-        self._kept_pools = kept
+        classes = with_kept(settings.classes, self._classes, self._core.classes_in_use())
+        self._core.reconfigure(replace(settings, pools=settings.pools + kept, classes=classes))
+        self._kept_pools, self._classes = kept, classes
 
     def _busy_pools(self) -> set[str]:
         snapshot = self._core.snapshot()
@@ -207,6 +213,14 @@ class Reloading:
                     joined += [e for e in free if e not in there]
         return joined
 
+    def _is_something_over(self) -> bool:
+        """True if a pool or class that is kept for its requests has none any more."""
+        if self._kept_pools and not {pool.name for pool in self._kept_pools} <= self._busy_pools():
+            return True
+        wanted = {c.name for c in self.prepared.settings.classes}
+        kept = {c.name for c in self._classes} - wanted
+        return bool(kept) and not kept <= set(self._core.classes_in_use())
+
     # Watching
 
     async def _watch(self) -> None:
@@ -229,11 +243,24 @@ class Reloading:
                 _log.exception("the configuration could not be reloaded")
 
     def _finish_moves(self) -> None:
-        """Pools that are gone may have ended by now, and endpoints have left their old ones."""
-        if self._kept_pools and not {pool.name for pool in self._kept_pools} <= self._busy_pools():
+        """Pools and classes that are gone may have ended by now, and endpoints have left their old ones."""
+        if self._is_something_over():
             self._set(self.prepared.settings)
         for endpoint in self._place_endpoints():
             self._look_again(endpoint)
+
+
+def with_kept(
+    classes: tuple[ClassSettings, ...], before: tuple[ClassSettings, ...], in_use: tuple[str, ...]
+) -> tuple[ClassSettings, ...]:
+    """These classes, and those that were there before and are in use, each behind those that stood before it."""
+    merged = list(classes)
+    for position, kept in enumerate(before):
+        names = [c.name for c in merged]
+        if kept.name in in_use and kept.name not in names:
+            ahead = [names.index(c.name) for c in before[:position] if c.name in names]
+            merged.insert(max(ahead, default=-1) + 1, kept)
+    return tuple(merged)
 
 
 def _tell(result: ReloadResult, reason: str) -> None:

@@ -471,13 +471,6 @@ def test_new_rules_apply_to_those_who_wait() -> None:
     assert [1000, 2000, 3000] * 2 == [waiter.work_us for waiter in served]
 
 
-def test_classes_cannot_be_added_by_new_rules() -> None:
-    """The controller refuses such settings; here it is a fault."""
-    site = Site(1.0)
-    with pytest.raises(InvariantError):
-        site.pool.reconfigure((ClassRules(KeyRule(Order.SJF, 1.0)),) * 2)
-
-
 def test_a_waiter_cannot_be_in_two_places() -> None:
     """Filing, leaving, charging and closing each happen once."""
     site = Site(1.0)

@@ -7,12 +7,12 @@ from typing import cast
 
 from forebay.admission.events import Event
 from forebay.admission.model import EndpointId
-from forebay.admission.settings import Settings
+from forebay.admission.settings import ClassSettings, Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import ConfigError, ConfigProblem, load
 from forebay.runtime.driver import Driver
 from forebay.runtime.prepared import Prepared, prepare
-from forebay.runtime.reloading import Reloading
+from forebay.runtime.reloading import Reloading, with_kept
 from tests.unit.runtime.doubles import Clock, Timers
 
 
@@ -68,6 +68,24 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing() -> None:
     assert (True, [], {"one": ["http://a:1"]}) == (running.reloading.failed, running.taken, running.places())
 
 
+def test_a_class_that_is_in_use_keeps_its_place() -> None:
+    """It stands behind those that stood before it, as far as they are still there; its settings are the old ones."""
+
+    def named(names: str, budget_s: float) -> tuple[ClassSettings, ...]:
+        return tuple(ClassSettings(name, budget_s, 0.1, budget_s) for name in names)
+
+    def merged(new: str, old: str, used: str) -> str:
+        return "".join(c.name for c in with_kept(named(new, 1.0), named(old, 2.0), tuple(used)))
+
+    assert "abc" == merged("ac", "abc", "ab")
+    assert "ac" == merged("ac", "abc", "c")
+    assert "bac" == merged("ac", "bca", "b")
+    assert "cxab" == merged("cxa", "acb", "b")
+    assert "bcx" == merged("x", "abc", "bc")
+    kept = with_kept(named("a", 1.0), named("ab", 2.0), ("a", "b"))
+    assert [1.0, 2.0] == [c.ttft_s for c in kept]
+
+
 class Failed:
     """A core that cannot be asked any more, and what it is told."""
 
@@ -82,6 +100,9 @@ class Failed:
 
     def snapshot(self) -> Snapshot | None:
         return None
+
+    def classes_in_use(self) -> tuple[str, ...]:
+        return ()
 
 
 async def test_a_core_that_has_failed_is_told_nothing() -> None:
