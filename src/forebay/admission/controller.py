@@ -48,7 +48,7 @@ from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import Check, EndpointState, Mode
+from forebay.admission.model import Check, Demand, EndpointState, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
@@ -56,6 +56,7 @@ from forebay.admission.pools import Pool
 from forebay.admission.reclassing import change_classes
 from forebay.admission.repricing import Repricing
 from forebay.admission.roster import Roster
+from forebay.admission.rules import Rules, Ruling
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.admission.standing import Standing
@@ -93,6 +94,7 @@ class Controller:
         self._roster = Roster(self._repricing, self._watch, self._patience, self._guard, self._fill)
         self._pools = self._roster.pools
         self._unenforced = Unenforced(self._life, self._timers, self._patience, self._pools, self._started)
+        self._rules = None if settings.rules is None else Rules(settings.rules)
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
         self._unenforced.apply(now)
@@ -114,7 +116,7 @@ class Controller:
             case ClientLeft():
                 self._client_left(event, now)
             case Sampled():
-                self._roster.sampled(event, now)
+                self._sampled(event, now)
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case SampleMissed():
@@ -165,6 +167,7 @@ class Controller:
             ticket.settings = classes[ticket.demand.class_name]  # budgets that run are left as they are
         self._classes = classes
         self._plans = {plan.name: plan for plan in settings.plans}
+        self._rules = None if settings.rules is None else Rules(settings.rules, self._rules)
         self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:
             self._roster.drop_pool(name)
@@ -197,6 +200,7 @@ class Controller:
             pools=tuple(pool_view(pool, self._now) for pool in self._pools.values()),
             mode=self._unenforced.modes.general,
             live_modes=self._unenforced.modes.live(),
+            rules=() if self._rules is None else self._rules.views(),
         )
 
     def export_learned(self) -> dict[str, object]:
@@ -220,20 +224,13 @@ class Controller:
 
     def _arrived(self, event: Arrived, now: float) -> None:
         demand = event.demand
-        pool = self._pools.get(demand.pool)
-        class_settings = self._classes.get(demand.class_name)
-        if pool is None or class_settings is None:
-            raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
         if demand.ticket in self._life.tickets:
             raise MisuseError(f"ticket {demand.ticket} is in use")
-        plan = self._plans.get(demand.plan) if demand.plan else None
-        if plan is None and demand.plan:
-            raise MisuseError(f"no plan {demand.plan!r} is configured")
+        ticket = self._new_ticket(demand, now)
+        if self._rules is not None:
+            ticket = self._ruled(ticket, self._rules, now)
+        demand, pool, price = ticket.demand, ticket.pool, ticket.price
         state = pool.classes[demand.class_name]
-        price = pool.price(demand)
-        ticket = Ticket(
-            demand, pool, class_settings, price, booking_for(demand, price.cost), now, state.index, plan
-        )
         if demand.retry_count:
             pool.retry_after.returned(state.index)
         ticket.deadline_s = self._patience.until_s(ticket, wait_budget_s(ticket, now), now)
@@ -260,6 +257,36 @@ class Controller:
             self._thin_out(ticket, now)
         if verdict.outcome is None:  # what was refused takes nobody's time
             state.arrived(price.cost.work_us, now)
+
+    def _new_ticket(self, demand: Demand, now: float) -> Ticket:
+        pool = self._pools.get(demand.pool)
+        class_settings = self._classes.get(demand.class_name)
+        if pool is None or class_settings is None:
+            raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
+        plan = self._plans.get(demand.plan) if demand.plan else None
+        if plan is None and demand.plan:
+            raise MisuseError(f"no plan {demand.plan!r} is configured")
+        price = pool.price(demand)
+        booking = booking_for(demand, price.cost)
+        rank = pool.classes[demand.class_name].index
+        return Ticket(demand, pool, class_settings, price, booking, now, rank, plan)
+
+    def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
+        """What the operator's rules make of it: perhaps another class, pool or model, and who refuses it there."""
+        ruling = Ruling()
+        demand = rules.route(ticket.demand, ticket.cost, ticket.pool, ruling, now)
+        if demand is not ticket.demand:
+            ticket = self._new_ticket(demand, now)
+        rules.judge(demand, ticket.cost, ticket.pool, ticket.rank, ruling, now)
+        ticket.ruling = ruling
+        return ticket
+
+    def _sampled(self, event: Sampled, now: float) -> None:
+        self._roster.sampled(event, now)
+        if self._rules is not None:
+            pool, _ = self._roster.of(event.endpoint)
+            if pool is not None:
+                self._rules.sampled(pool, event.endpoint, event.sample)
 
     def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
         self._standing.started(ticket, now)

@@ -3,7 +3,7 @@
 The checks run in one fixed order; all that apply are made and recorded, the first that fails decides, and
 nothing is booked here:
 
-    endpoints → size → (room now?) → predicted wait → pool's GPU-seconds → bytes, class and pool bounds on waiting
+    rules that routed it → endpoints → size → rules that refuse → (room now?) → predicted wait → pool's GPU-seconds → bytes, class and pool bounds on waiting
 
 and of a request that must wait, what it waits for (`holding`).
 
@@ -24,6 +24,7 @@ from forebay.admission.model import MICRO, Amount, Check
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
+from forebay.admission.rules import Ruling
 from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import Forecast
@@ -56,6 +57,8 @@ class Verdict:
     position: int = 0
     forecast: Forecast | None = None
     """What is said of its wait; None if it need not wait, or nobody can say."""
+    retry_after_s: float | None = None
+    """When to come back, where whoever refused has said it."""
 
     def check(
         self, name: str, value: Amount, limit: Amount | None, outcome: Outcome, detail: str = ""
@@ -74,6 +77,9 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     if draining:
         verdict.check("draining", 1, 0, Outcome.DRAINING, "The gateway is shutting down.")
         return verdict
+    ruling = ticket.ruling
+    if ruling is not None:
+        verdict.checks.extend(ruling.checks)
     _check_endpoints(verdict, pool)
     if ticket.settings.on_stale is _REFUSE_STALE and pool.has_up():
         stale = pool.is_stale(now)
@@ -86,6 +92,8 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         )
     _check_size(verdict, ticket)
     _check_hopeless(verdict, ticket, now)
+    if ruling is not None:
+        _check_rules(verdict, ruling)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
     may_start = verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place()
     if may_start and (pool.ceilings is None or not pool.is_shut(ticket.class_index, now)):
@@ -149,6 +157,17 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
     )
 
 
+def _check_rules(verdict: Verdict, ruling: Ruling) -> None:
+    """An operator's rule may refuse what all limits would let in."""
+    rule = ruling.refused_by
+    if rule is None:
+        return
+    verdict.checks.append(Check(rule.check, 1, None, False))
+    if verdict.outcome is None:
+        verdict.outcome, verdict.decided_by = Outcome.RULE_REFUSED, rule.check
+        verdict.retry_after_s = rule.retry_after_s
+
+
 def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     """May a request that cannot start at once wait for as long as it would have to?"""
     pool, demand = ticket.pool, ticket.demand
@@ -165,7 +184,7 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
         verdict.check(
             "deadline", -budget, 0.0, Outcome.DEADLINE_UNREACHABLE, "The client's deadline has passed."
         )
-    if pool.learning.may_refuse:
+    if pool.learning.may_refuse and not ticket.accepted:
         quantile = pool.learning.quantile_for(ticket.settings.confidence, waits.trusted)
         wait_s = waits.at_quantile(base_s, quantile)
         verdict.check(PREDICTED_WAIT, wait_s, budget, Outcome.DEADLINE_UNREACHABLE)
@@ -208,7 +227,7 @@ def _check_waiting_bounds(
     verdict.check(
         "class_queue_requests",
         waiting.requests + 1,
-        own.max_queue,
+        None if ticket.accepted else own.max_queue,
         _QUEUE_FULL,
         f"Class {own.name!r} has as many requests waiting as it may.",
     )
@@ -217,7 +236,7 @@ def _check_waiting_bounds(
         pool.settings.to_gpu_s(
             waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
         ),
-        _gpu_s(pool, pool.max_class_work_us(own, now)),
+        None if ticket.accepted else _gpu_s(pool, pool.max_class_work_us(own, now)),
         _QUEUE_FULL,
         f"Class {own.name!r} has as much work waiting as it may.",
     )

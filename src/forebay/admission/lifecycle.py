@@ -60,7 +60,10 @@ class Lifecycle:
         self._move(ticket, NEW, ENDED)
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
         record = self._record(ticket, "refuse", now, verdict, outcome)
-        retry = self._retry_after_s(ticket, outcome, verdict.predicted_wait_s, now)
+        if verdict.retry_after_s is None:
+            retry = self._retry_after_s(ticket, outcome, verdict.predicted_wait_s, now)
+        else:
+            retry = ticket.pool.retry_after.ruled_s(verdict.retry_after_s)
         if rests_on_prediction(verdict, ticket):
             ticket.pool.refused_on_prediction(ticket.demand.class_name, now)
         self.effects.append(

@@ -82,6 +82,11 @@ class RetryAfter:
         self._absent += 1
         return _spread_s(base_s, self._absent)
 
+    def ruled_s(self, base_s: float) -> float:
+        """Seconds to wait where an operator's rule says how many: spread upwards, so that not all come back at once."""
+        self._absent += 1
+        return base_s * (1.0 + SPREAD * (self._absent * _GOLDEN % 1.0))
+
     def promised_us(self, class_index: int) -> float:
         """Work in the virtual retry queue, as of the last refusal."""
         return self._queues[class_index].promised_us

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, unique
+from typing import TYPE_CHECKING
 
 from forebay.admission.model import MICRO, Mode
+
+if TYPE_CHECKING:
+    from forebay.admission.rule_book import RuleBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ class Settings:
     displace: Displace = Displace.LOWER
     refuse_hopeless: bool = False
     """Refuse a client's deadline that an idle endpoint could not meet; False only records it."""
+    rules: RuleBook | None = None
+    """The operator's rules; None where there are none."""
     max_waiting_bytes: int = 256 * 1024 * 1024
     """Bodies of waiting requests, over all pools."""
     max_attempts: int = 2

@@ -83,6 +83,17 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleView:
+    """One of the operator's rules."""
+
+    name: str
+    matches: int
+    """Requests for which it decided something."""
+    errors: int
+    """Times that it could not be evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything, at one moment."""
 
@@ -97,3 +108,4 @@ class Snapshot:
     """Where neither pool nor class says otherwise."""
     live_modes: tuple[ModeChange, ...] = ()
     """Changed live, and in force."""
+    rules: tuple[RuleView, ...] = ()

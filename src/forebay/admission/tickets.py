@@ -16,6 +16,7 @@ from forebay.admission.waiter import Waiter
 if TYPE_CHECKING:
     from forebay.admission.endpoints import Endpoint
     from forebay.admission.pools import Pool
+    from forebay.admission.rules import Ruling
 
 
 class Phase(Enum):
@@ -58,6 +59,7 @@ class Ticket(Waiter):
         "predicted_wait_s",
         "price",
         "queued_s",
+        "ruling",
         "settings",
         "tried",
         "waited_s",
@@ -120,6 +122,8 @@ class Ticket(Waiter):
         self.credited_us = 0
         """Part of the work already credited to the endpoint's speed."""
         self.attempts = 0
+        self.ruling: Ruling | None = None
+        """What the operator's rules say of it, where they say something."""
         self.tried: frozenset[EndpointId] = _NONE
         """Endpoints that failed it. Only ever asked for membership, never iterated."""
 
@@ -132,6 +136,11 @@ class Ticket(Waiter):
     def rank_is_first(self) -> bool:
         """True for the most important class, which may use a little more of what is scarce."""
         return not self.class_index
+
+    @property
+    def accepted(self) -> bool:
+        """True if an operator's rule lets it in whatever its wait and the bounds of its class."""
+        return self.ruling is not None and self.ruling.accepted
 
     @property
     def cost(self) -> Cost:

@@ -1,0 +1,218 @@
+"""An operator's rules applied to requests.
+
+For one arrival: first the rules that route it (class, pool, model), asked about the request as it came; then, where it
+goes now, those that refuse or accept. Each rule is asked at most twice, once for each of the two, so there is no loop.
+A rule that looks at engines only is asked once for each reading of an engine, when the next request comes; with such
+rules alone and none matching, a request costs one look at what is known.
+
+Owns what is known of the engine rules of each pool, and how often each rule decided something.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from forebay.admission.facts import EngineFact, FactValue, Scene
+from forebay.admission.model import Check, Cost, Demand, EndpointId, EngineSample
+from forebay.admission.pools import Pool
+from forebay.admission.rule_book import Rule, RuleBook
+from forebay.admission.snapshot import RuleView
+
+KEPT_S: Final = 1.0
+"""What was found of engines counts for no longer than this, however rarely they are read."""
+
+
+class Ruling:
+    """What the rules say of one arrival."""
+
+    __slots__ = ("accepted", "checks", "refused_by")
+
+    def __init__(self) -> None:
+        self.checks: list[Check] = []
+        """The rules that matched and gave something, for the record."""
+        self.refused_by: Rule | None = None
+        self.accepted = False
+
+
+class _EngineState:
+    """What the engine rules say about one pool at present."""
+
+    __slots__ = ("any", "endpoint_up", "matches", "rates", "totals", "until_s")
+
+    def __init__(self, count: int) -> None:
+        self.matches = [False] * count
+        """By rule; False of those that are asked for each request."""
+        self.any = False
+        self.endpoint_up = False
+        self.until_s = 0.0
+        self.totals: dict[EndpointId, tuple[float, int]] = {}
+        """Output tokens at the last reading, and when."""
+        self.rates: dict[str, float] = {}
+
+
+class Rules:
+    """The rules of one controller."""
+
+    __slots__ = ("_book", "_engines", "_judged_by_request", "_matched", "_of_request", "_routed_by_request")
+
+    def __init__(self, book: RuleBook, known: Rules | None = None) -> None:
+        """See the class.
+
+        Args:
+            known: those before, whose counts go on.
+        """
+        self._book = book
+        self._engines: dict[str, _EngineState] = {}
+        self._matched = [0 if known is None else known.count_of(rule.name) for rule in book.rules]
+        self._routed_by_request = any(rule.of_request and rule.routes for rule in book.rules)
+        self._judged_by_request = any(rule.of_request and rule.judges for rule in book.rules)
+
+    def count_of(self, name: str) -> int:
+        """How often the rule of this name gave something."""
+        for rule, count in zip(self._book.rules, self._matched, strict=True):
+            if rule.name == name:
+                return count
+        return 0
+
+    def views(self) -> tuple[RuleView, ...]:
+        """For the snapshot."""
+        counted = zip(self._book.rules, self._matched, strict=True)
+        return tuple(RuleView(rule.name, count, rule.errors()) for rule, count in counted)
+
+    def sampled(self, pool: Pool, endpoint: EndpointId, sample: EngineSample) -> None:
+        """An engine was read: what the engine rules say is asked anew."""
+        state = self._state(pool)
+        state.until_s = 0.0
+        total = sample.output_tokens_total
+        if total is None:
+            return
+        before = state.totals.get(endpoint)
+        if before is not None and sample.at_s > before[0] and total >= before[1]:
+            state.rates[endpoint] = (total - before[1]) / (sample.at_s - before[0])
+        else:
+            state.rates.pop(endpoint, None)
+        state.totals[endpoint] = (sample.at_s, total)
+        if len(state.totals) > 2 * len(pool.endpoints) + 8:  # of endpoints that are gone
+            state.totals = {key: value for key, value in state.totals.items() if key in pool.endpoints}
+            state.rates = {key: value for key, value in state.rates.items() if key in state.totals}
+
+    def route(self, demand: Demand, cost: Cost, pool: Pool, ruling: Ruling, now: float) -> Demand:
+        """Give a request the class, pool and model that the rules say; the same demand if they say nothing."""
+        state = self._engine_state(pool, now)
+        if not state.any and not self._routed_by_request:
+            return demand
+        context: object = None
+        class_name: str | None = None
+        pool_name: str | None = None
+        model: str | None = None
+        for index, rule in enumerate(self._book.rules):
+            wanted = (
+                (rule.class_name is not None and class_name is None)
+                or (rule.pool is not None and pool_name is None)
+                or (rule.model is not None and model is None)
+            )
+            if not wanted:
+                continue
+            if rule.of_request:
+                if rule.of_endpoint and not state.endpoint_up:
+                    continue
+                if context is None:
+                    context = self._context(demand, cost, pool, state, now)
+                if not rule.when(context):
+                    continue
+            elif not state.matches[index]:
+                continue
+            class_name = class_name or rule.class_name
+            pool_name = pool_name or rule.pool
+            model = model or rule.model
+            self._gave(index, rule, ruling, passed=True)
+        if class_name is None and pool_name is None and model is None:
+            return demand
+        return replace(
+            demand,
+            class_name=class_name or demand.class_name,
+            pool=pool_name or demand.pool,
+            model=model or demand.model,
+        )
+
+    def judge(self, demand: Demand, cost: Cost, pool: Pool, rank: int, ruling: Ruling, now: float) -> None:
+        """Refuse or accept a request where it goes, or neither. The first rule that matches does.
+
+        Args:
+            rank: of its class.
+        """
+        ruling.refused_by, ruling.accepted = None, False
+        state = self._engine_state(pool, now)
+        if not state.any and not self._judged_by_request:
+            return
+        context: object = None
+        for index, rule in enumerate(self._book.rules):
+            if not rule.judges or (rule.low_only and not rank):
+                continue
+            if rule.of_request:
+                if rule.of_endpoint and not state.endpoint_up:
+                    continue
+                if context is None:
+                    context = self._context(demand, cost, pool, state, now)
+                if not rule.when(context):
+                    continue
+            elif not state.matches[index]:
+                continue
+            if rule.refuses:
+                ruling.refused_by = rule
+                self._matched[index] += 1
+            else:
+                ruling.accepted = True
+                self._gave(index, rule, ruling, passed=True)
+            return
+
+    def _gave(self, index: int, rule: Rule, ruling: Ruling, *, passed: bool) -> None:
+        self._matched[index] += 1
+        ruling.checks.append(Check(rule.check, 1, None, passed))
+
+    def _state(self, pool: Pool) -> _EngineState:
+        state = self._engines.get(pool.settings.name)
+        if state is None:
+            state = self._engines[pool.settings.name] = _EngineState(len(self._book.rules))
+        return state
+
+    def _engine_state(self, pool: Pool, now: float) -> _EngineState:
+        """What the engine rules say about this pool, asked anew after a reading or after `KEPT_S`."""
+        state = self._state(pool)
+        if now < state.until_s:
+            return state
+        state.until_s = now + KEPT_S
+        scene = Scene(pool, state.rates, now)
+        state.endpoint_up = scene.endpoint is not None
+        state.any = False
+        context: object = None
+        for index, rule in enumerate(self._book.rules):
+            if rule.of_request:
+                continue
+            matches = False
+            if state.endpoint_up or not rule.of_endpoint:
+                if context is None:
+                    context = self._book.context(_values(self._book.engine_facts, scene))
+                matches = rule.when(context)
+            state.matches[index] = matches
+            state.any = state.any or matches
+        return state
+
+    def _context(self, demand: Demand, cost: Cost, pool: Pool, state: _EngineState, now: float) -> object:
+        book = self._book
+        values: dict[str, FactValue] = {}
+        if book.request_engine_facts:
+            values = _values(book.request_engine_facts, Scene(pool, state.rates, now))
+        for fact in book.request_facts:
+            values[fact.key] = fact.read(demand, cost, pool)
+        return book.context(values)
+
+
+def _values(facts: tuple[EngineFact, ...], scene: Scene) -> dict[str, FactValue]:
+    values: dict[str, FactValue] = {}
+    for fact in facts:
+        value = fact.read(scene)
+        if value is not None:
+            values[fact.key] = value
+    return values
