@@ -49,6 +49,9 @@ SECTIONS: Final = (
     ("`classes`", "A mapping from a class's name to this.", "ClassEntry"),
     ("`plans`", "A mapping from a plan's name to this.", "PlanEntry"),
     ("`tenants`", "A list.", "TenantEntry"),
+    ("`rules`", "A list; see [rules](rules.md).", "RuleEntry"),
+    ("`rules[].then`", "", "RuleAction"),
+    ("`rules[].then.refuse`", "", "RefuseAction"),
     ("`limits`", "", "Limits"),
 )
 

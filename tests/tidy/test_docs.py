@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from forebay.admission.facts import ENGINE_FACTS, REQUEST_FACTS
 from forebay.admission.outcomes import Outcome
 from forebay.cli.main import COMMANDS
 from forebay.profiles import load_profile
@@ -54,6 +55,16 @@ def test_every_outcome_is_documented() -> None:
     """Each way a request can end has its row in the table of outcomes."""
     text = page("outcomes.md")
     assert [outcome.value for outcome in Outcome if f"`{outcome.value}`" not in text] == []
+
+
+def test_every_name_of_rules_is_documented() -> None:
+    """Each fact that a condition can name has its row, with its type and its meaning."""
+    text = page("rules.md")
+    facts = [(f.name, f.kind, f.words) for f in REQUEST_FACTS] + [
+        (f.name, f.kind, f.words) for f in ENGINE_FACTS
+    ]
+    rows = [f"| `{name}` | {kind} | {words} |" for name, kind, words in facts]
+    assert [row for row in rows if row not in text] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -49,6 +49,7 @@ from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, Demand, EndpointState, Mode
+from forebay.admission.model_names import asked_at
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
@@ -72,6 +73,7 @@ _UP: Final = EndpointState.UP
 _INTERRUPTED: Final = Outcome.UPSTREAM_INTERRUPTED
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
 _ENFORCE: Final = Mode.ENFORCE
+_BYPASS: Final = Mode.BYPASS
 
 
 class Controller:
@@ -272,12 +274,22 @@ class Controller:
         return Ticket(demand, pool, class_settings, price, booking, now, rank, plan)
 
     def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
-        """What the operator's rules make of it: perhaps another class, pool or model, and who refuses it there."""
+        """What the operator's rules make of it: perhaps another class, pool or model, and who refuses it there.
+
+        Where they are not enforced it stays where it is; in `shadow` what they would do is recorded.
+        """
+        mode = ticket.pool.classes[ticket.demand.class_name].mode
+        if mode is _BYPASS:
+            return ticket
         ruling = Ruling()
         demand = rules.route(ticket.demand, ticket.cost, ticket.pool, ruling, now)
-        if demand is not ticket.demand:
+        if mode is not _ENFORCE:
+            demand = ticket.demand
+        elif demand is not ticket.demand:
+            if demand.pool != ticket.demand.pool and not ruling.model_given and demand.pool in self._pools:
+                demand = asked_at(demand, self._pools[demand.pool])
             ticket = self._new_ticket(demand, now)
-        rules.judge(demand, ticket.cost, ticket.pool, ticket.rank, ruling, now)
+        rules.judge(demand, ticket.cost, ticket.pool, ruling, now, rank=ticket.rank)
         ticket.ruling = ruling
         return ticket
 

@@ -9,7 +9,7 @@ Who must finish a ticket: until the core gives `Settle` for it, the core; the dr
 
 from __future__ import annotations
 
-from forebay.admission.model import DecisionRecord, EndpointId, Refusal, Settlement, TicketId
+from forebay.admission.model import BodyChange, DecisionRecord, EndpointId, Refusal, Settlement, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.record import record
 
@@ -23,6 +23,8 @@ class Dispatch:
     attempt: int
     """1 for the first. A later attempt means: give up the one before, if it is still open."""
     record: DecisionRecord
+    change: BodyChange | None = None
+    """What of the body is to be said otherwise; None: it goes out as it came."""
 
 
 @record

@@ -140,7 +140,9 @@ def _sample_age_s(endpoint: Endpoint, scene: Scene) -> float | None:
 
 
 REQUEST_FACTS: Final[tuple[RequestFact, ...]] = (
-    RequestFact("request.model", STRING, "the model asked for; empty if none is named", lambda d, c, p: d.model),
+    RequestFact(
+        "request.model", STRING, "the model asked for; empty if none is named", lambda d, c, p: d.model
+    ),
     RequestFact("request.stream", BOOL, "true if the answer is to be streamed", lambda d, c, p: d.stream),
     RequestFact(
         "request.max_tokens",
@@ -164,7 +166,10 @@ REQUEST_FACTS: Final[tuple[RequestFact, ...]] = (
         lambda d, c, p: c.prompt_tokens + c.output_tokens,
     ),
     RequestFact(
-        "request.samples", INT, "answers asked for (`n`, `best_of`, prompts in a list)", lambda d, c, p: d.samples
+        "request.samples",
+        INT,
+        "answers asked for (`n`, `best_of`, prompts in a list)",
+        lambda d, c, p: d.samples,
     ),
     RequestFact(
         "request.cost",
@@ -177,9 +182,13 @@ REQUEST_FACTS: Final[tuple[RequestFact, ...]] = (
         "request.retry_count", INT, "which retry this is; 0 for a first try", lambda d, c, p: d.retry_count
     ),
     RequestFact(
-        "request.session", STRING, "`x-forebay-session`; empty if none is named", lambda d, c, p: d.session or ""
+        "request.session",
+        STRING,
+        "`x-forebay-session`; empty if none is named",
+        lambda d, c, p: d.session or "",
     ),
     RequestFact("tenant.name", STRING, "the tenant; `anonymous` if unknown", lambda d, c, p: d.tenant),
+    RequestFact("tenant.plan", STRING, "its plan; empty if it has none", lambda d, c, p: d.plan),
     RequestFact("class", STRING, "the request's class", lambda d, c, p: d.class_name),
 )
 
@@ -265,7 +274,7 @@ ENGINE_FACTS: Final[tuple[EngineFact, ...]] = (
     EngineFact(
         "gpu_cache_usage_perc",
         DOUBLE,
-        "share of its KV cache in use, 0 to 1, as it says, else what is booked of the limit; unknown if there is neither",
+        "share of its KV cache in use, 0 to 1, as it says, else what we have booked; unknown if there is neither",
         _kv_usage,
         of_endpoint=True,
     ),
@@ -276,5 +285,7 @@ ENGINE_FACTS: Final[tuple[EngineFact, ...]] = (
         _output_rate,
         of_endpoint=True,
     ),
-    EngineFact("gpu_utilization", DOUBLE, "how busy the pool's GPUs are, 0 to 1: `pool.utilization`", _utilization),
+    EngineFact(
+        "gpu_utilization", DOUBLE, "how busy the pool's GPUs are, 0 to 1: `pool.utilization`", _utilization
+    ),
 )

@@ -3,7 +3,8 @@
 The checks run in one fixed order; all that apply are made and recorded, the first that fails decides, and
 nothing is booked here:
 
-    rules that routed it → endpoints → size → rules that refuse → (room now?) → predicted wait → pool's GPU-seconds → bytes, class and pool bounds on waiting
+    rules that routed it → endpoints → size → rules that refuse → (room now?) → predicted wait
+        → pool's GPU-seconds → bytes, class and pool bounds on waiting
 
 and of a request that must wait, what it waits for (`holding`).
 

@@ -21,6 +21,7 @@ from forebay.admission.errors import invariant
 from forebay.admission.gate import Verdict, rests_on_prediction, wait_budget_s
 from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
 from forebay.admission.model import MICRO, Check, DecisionRecord, Mode, Refusal, Settlement, TicketId, Usage
+from forebay.admission.model_names import body_change
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
@@ -122,7 +123,8 @@ class Lifecycle:
             outcome = verdict.outcome
             action = "hold" if outcome is None else "refuse"
         record = self._record(ticket, action, now, verdict, outcome, mode)
-        self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record))
+        change = None if demand.asked_model is None else body_change(demand, endpoint)
+        self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record, change))
 
     def take_back(self, ticket: Ticket, now: float, *, engine_goes_on: bool, detail: str) -> None:
         """An attempt failed before its first token; the request waits again, before all others of its class."""

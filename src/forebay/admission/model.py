@@ -66,6 +66,8 @@ class Demand:
     where only `max_output_tokens` cuts."""
     plan: str = ""
     """The tenant's plan, one of the settings; empty if it has none."""
+    asked_model: str | None = None
+    """What the client asked for, where `model` is what a rule or a fallback gave it instead; else None."""
 
 
 @record
@@ -272,6 +274,13 @@ class Refusal:
     """Seconds until a retry is worthwhile, before rounding for the header; None when it can never pass."""
     predicted_wait_s: float
     record: DecisionRecord
+
+
+@record
+class BodyChange:
+    """Fields of the request's body that go to the engine with other values than the client gave; None: as it is."""
+
+    model: str | None = None
 
 
 @record

@@ -15,6 +15,7 @@ from typing import Final
 
 from forebay.admission.facts import EngineFact, FactValue, Scene
 from forebay.admission.model import Check, Cost, Demand, EndpointId, EngineSample
+from forebay.admission.model_names import with_model
 from forebay.admission.pools import Pool
 from forebay.admission.rule_book import Rule, RuleBook
 from forebay.admission.snapshot import RuleView
@@ -26,13 +27,15 @@ KEPT_S: Final = 1.0
 class Ruling:
     """What the rules say of one arrival."""
 
-    __slots__ = ("accepted", "checks", "refused_by")
+    __slots__ = ("accepted", "checks", "model_given", "refused_by")
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
         """The rules that matched and gave something, for the record."""
         self.refused_by: Rule | None = None
         self.accepted = False
+        self.model_given = False
+        """A rule said which model."""
 
 
 class _EngineState:
@@ -129,14 +132,12 @@ class Rules:
             self._gave(index, rule, ruling, passed=True)
         if class_name is None and pool_name is None and model is None:
             return demand
-        return replace(
-            demand,
-            class_name=class_name or demand.class_name,
-            pool=pool_name or demand.pool,
-            model=model or demand.model,
-        )
+        if model is not None:
+            demand = with_model(demand, model)
+            ruling.model_given = True
+        return replace(demand, class_name=class_name or demand.class_name, pool=pool_name or demand.pool)
 
-    def judge(self, demand: Demand, cost: Cost, pool: Pool, rank: int, ruling: Ruling, now: float) -> None:
+    def judge(self, demand: Demand, cost: Cost, pool: Pool, ruling: Ruling, now: float, *, rank: int) -> None:
         """Refuse or accept a request where it goes, or neither. The first rule that matches does.
 
         Args:

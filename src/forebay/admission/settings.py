@@ -183,6 +183,8 @@ class PoolSettings:
     max_queue: int | None = None
     """Waiting requests over all classes; None is unlimited."""
     max_output_tokens: int | None = None
+    models: tuple[str, ...] = ()
+    """Names served, `*` stands for anything; () means what the engines list."""
     hold_without_endpoints_s: float = 0.0
     wait_predictor: str = "backlog"
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""

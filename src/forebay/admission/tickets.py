@@ -76,12 +76,7 @@ class Ticket(Waiter):
         rank: int = 0,
         plan: PlanSettings | None = None,
     ) -> None:
-        """A request that has just come.
-
-        Args:
-            rank: of its class, 0 is the most important.
-            plan: its tenant's; None if it has none.
-        """
+        """A request that has just come; `rank` is its class's (0 the most important), `plan` its tenant's, if any."""
         super().__init__(
             demand.ticket,
             rank,

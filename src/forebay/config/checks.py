@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from forebay.config.rule_checks import rules_do_not_fit
 from forebay.config.schema import Config
 from forebay.config.tenancy_checks import doubts_of_tenants, tenants_do_not_fit
 from forebay.config.yaml_text import KeyPath
@@ -26,6 +27,7 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
         *_circles(config),
         *_classes(config),
         *tenants_do_not_fit(config, _class_names(config)),
+        *rules_do_not_fit(config, _class_names(config)),
         *_listeners(config),
     ]
 

@@ -30,10 +30,11 @@ from forebay.admission.utilization import target_of
 from forebay.config.checks import default_class_of
 from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.loading import Loaded
-from forebay.config.schema import ClassEntry, Pool
+from forebay.config.schema import ClassEntry, Config, Pool
 from forebay.config.tenancy import PlanEntry
 
 if TYPE_CHECKING:
+    from forebay.admission.rule_book import RuleBook
     from forebay.enginemodel.profile import EngineProfile
 
 __all__ = ["ProfileReader", "law_of", "to_settings"]
@@ -84,8 +85,17 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         class_order=ClassOrder(config.class_order),
         displace=Displace(config.displace),
         refuse_hopeless=config.refuse_hopeless,
+        rules=_rules(config),
         max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,
     )
+
+
+def _rules(config: Config) -> RuleBook | None:
+    if not config.rules:
+        return None
+    from forebay.config.rules import rule_book  # only where there are rules: CEL takes time to load
+
+    return rule_book(config)
 
 
 def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
@@ -99,6 +109,7 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         max_inflight_tokens=pool.max_inflight_tokens,
         max_pool_requests=pool.max_pool_requests,
         max_queue=pool.max_queue,
+        models=tuple(pool.models or ()),
         hold_without_endpoints_s=pool.hold_without_endpoints,
         wait_predictor=pool.wait_predictor,
         target_utilization=target_of(pool.queue_policy),

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from forebay.config.errors import ConfigProblem
+from forebay.config.rule_entries import RefuseAction, RuleAction, RuleEntry
 from forebay.config.schema import LATER_KEYS, ClassEntry, Config, Limits, Pool
 from forebay.config.tenancy import PlanEntry, TenantEntry
 from forebay.config.yaml_text import Document, KeyPath, key_text
@@ -25,6 +26,9 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "plans.*": PlanEntry,
     "tenants[]": TenantEntry,
     "limits": Limits,
+    "rules[]": RuleEntry,
+    "rules[].then": RuleAction,
+    "rules[].then.refuse": RefuseAction,
 }
 _SECRET_KEYS = frozenset({"admin_token", "upstream_key", "keys"})
 _EXPECTED = {
@@ -42,6 +46,7 @@ _LISTS = {
     "endpoints": "endpoints: [http://10.0.0.1:8000]",
     "pools": "pools: [{name: main, endpoints: [http://10.0.0.1:8000]}]",
     "models": "models: [llama-8b]",
+    "rules": "rules: [{name: cliff, when: running_seq_count > 32, then: {refuse: {retry_after: 2s}}}]",
 }
 _PLACES = {
     "": "the top level",
@@ -49,6 +54,8 @@ _PLACES = {
     "classes.*": "a class",
     "plans.*": "a plan",
     "tenants[]": "a tenant",
+    "rules[]": "a rule",
+    "rules[].then": "a rule's `then`",
 }
 _LIMITS = {
     "greater_than": ("gt", "more than"),
@@ -67,6 +74,7 @@ _DURATION_KEYS = frozenset(
         "head_timeout",
         "grace",
         "notice",
+        "retry_after",
     }
 )
 _SIZE_KEYS = frozenset({"max_body", "max_waiting_bytes"})
@@ -117,7 +125,7 @@ def _unknown_key(path: KeyPath) -> str:
     if key in LATER_KEYS.get(where, ()):
         return "this version of Forebay does not have this setting yet; remove it"
     model = _MODELS.get(where)
-    allowed = sorted(model.model_fields) if model is not None else []
+    allowed = sorted(_keys_of(model)) if model is not None else []
     hint = _belongs_elsewhere(key, where)
     if not hint:
         guess = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
@@ -128,10 +136,15 @@ def _unknown_key(path: KeyPath) -> str:
 def _belongs_elsewhere(key: str, where: str) -> str:
     """A right key in the wrong place is the commonest mistake after a misspelt one."""
     for other, model in _MODELS.items():
-        if other != where and key in model.model_fields:
+        if other != where and key in _keys_of(model):
             place = _PLACES.get(other, other)
             return f"; it belongs to {place}"
     return ""
+
+
+def _keys_of(model: type[BaseModel]) -> list[str]:
+    """As they are written."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _missing_key(path: KeyPath) -> str:
@@ -152,6 +165,8 @@ def _where(path: KeyPath) -> str:
         return "tenants[]"
     if path[0] in ("classes", "plans") and len(path) == 2:
         return f"{path[0]}.*"
+    if path[0] == "rules" and len(path) > 1:
+        return key_text(("rules[]", *path[2:]))
     return key_text(path)
 
 

@@ -20,7 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from forebay.config.strict import Strict, plain_name
+from forebay.config.rule_entries import RuleEntry
+from forebay.config.strict import Duration, Strict, plain_name
 from forebay.config.tenancy import (
     AnonymousPolicy,
     Network,
@@ -32,7 +33,6 @@ from forebay.config.units import (
     Address,
     EndpointUrl,
     parse_address,
-    parse_duration_s,
     parse_endpoint_url,
     parse_size_bytes,
 )
@@ -42,7 +42,6 @@ __all__ = ["LATER_KEYS", "ClassEntry", "Config", "Limits", "Pool", "Profile", "j
 LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
-            "rules",
             "shared_state",
             "record",
         }
@@ -62,11 +61,7 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
 """Keys of the planned configuration that this version does not have, by where they belong. A file that uses one
 is refused with a message that says so: accepted and ignored, it would be a limit that somebody believes in."""
 
-_DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
 
-Duration = Annotated[
-    float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN})
-]
 Size = Annotated[
     int,
     BeforeValidator(parse_size_bytes),
@@ -298,6 +293,9 @@ class Config(Strict):
     """At least one."""
     classes: Annotated[dict[str, ClassEntry], Field(min_length=1, max_length=64)] | None = None
     """Priority classes by rank; unset means realtime, standard, batch with their documented objectives."""
+    rules: Annotated[list[RuleEntry], Field(max_length=200, default_factory=list)]
+    """Tried in this order; of each kind of action (class, pool, model, and refuse or accept) the first that matches
+    counts."""
     default_class: str | None = None
     """Class of requests that name none; unset means `standard`, or the only class there is."""
     plans: Annotated[dict[str, PlanEntry], Field(max_length=1000)] | None = None

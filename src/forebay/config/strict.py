@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
-__all__ = ["Strict", "plain_name"]
+from forebay.config.units import parse_duration_s
 
+__all__ = ["Duration", "Strict", "plain_name"]
+
+_DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
+
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN})
+]
 
 
 class Strict(BaseModel):

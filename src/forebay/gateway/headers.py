@@ -203,6 +203,7 @@ _SAID_ANEW: Final = frozenset(
         b"date",
         b"x-forebay-id",
         b"x-forebay-decision",
+        b"x-forebay-model",
         b"x-forebay-reason",
         b"x-queue-time",
         b"x-queue-predict-wait",

@@ -278,6 +278,7 @@ def decision_header(record: DecisionRecord) -> bytes:
             "decided_by": record.decided_by,
             "pool": record.pool,
             "class": record.class_name,
+            "model": record.model,
             "cost_gpu_s": round(record.cost_gpu_s, 6),
             "kv_tokens": record.kv_tokens,
             "predicted_wait_s": round(record.predicted_wait_s, 3),

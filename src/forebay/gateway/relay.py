@@ -25,12 +25,12 @@ from typing import Final
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
-from forebay.admission.model import DecisionRecord, Demand, Refusal, TicketId, Usage
+from forebay.admission.model import BodyChange, DecisionRecord, Demand, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
-from forebay.gateway.headers import Claims, answer_headers, claims_of
+from forebay.gateway.headers import Claims, answer_headers, claims_of, safe_id
 from forebay.gateway.identity import Denied
 from forebay.gateway.ports import Core, GatewaySettings, Serving
 from forebay.gateway.progress import Progress
@@ -49,6 +49,7 @@ from forebay.gateway.refusals import (
 )
 from forebay.gateway.routes import AdmittedRoute
 from forebay.gateway.routing import Routing, Unroutable
+from forebay.gateway.splice import changed_body
 from forebay.gateway.upstreams import Upstreams
 from forebay.http.exchange import BodyFailure, Exchange
 from forebay.http.message import Headers, encode_headers, get_header
@@ -107,6 +108,7 @@ class Relay:
         "_arrived_s",
         "_attempt",
         "_body",
+        "_change",
         "_claims",
         "_desk",
         "_dispatch",
@@ -130,6 +132,7 @@ class Relay:
         self._stage = _READING
         self._ticket = _NO_TICKET
         self._body = b""
+        self._change: BodyChange | None = None
         self._attempt: Attempt | None = None
         self._dispatch: DecisionRecord | None = None
         self._hold: DecisionRecord | None = None
@@ -289,8 +292,11 @@ class Relay:
         forward = claims.forward
         if claims.credentials and target.view.takes_credentials:
             forward += claims.credentials
-        head = target.post_head(self._target(), forward, len(self._body))
-        attempt.start(head, self._body)
+        body, self._change = self._body, effect.change
+        if effect.change is not None:
+            body = changed_body(body, effect.change)
+        head = target.post_head(self._target(), forward, len(body))
+        attempt.start(head, body)
 
     def on_hold(self, effect: Hold) -> None:
         if self._stage is _RUNNING and self._attempt is not None:
@@ -362,7 +368,7 @@ class Relay:
 
     def own_lines(self, engine_request_id: bytes | None) -> bytes:
         """Our headers on an answer, as lines."""
-        if self._hold is not None or self._claims.explain:
+        if self._hold is not None or self._claims.explain or self._change is not None:
             return encode_headers(self._own_headers(engine_request_id))
         own_id = self._desk.own_id(self._ticket)
         return _NOT_WAITED_LINES % (own_id, self._claims.request_id or engine_request_id or own_id)
@@ -378,6 +384,9 @@ class Relay:
             headers.append((b"x-queue-position", b"%d" % hold.position))
         else:
             headers.append(_NOT_WAITED)
+        change = self._change
+        if change is not None and change.model is not None:
+            headers.append((b"x-forebay-model", safe_id(change.model.encode())))
         if self._claims.explain and record is not None:
             headers.append((b"x-forebay-decision", decision_header(record)))
         return headers

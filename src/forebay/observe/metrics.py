@@ -95,6 +95,7 @@ class Metrics:
             yield from _pool_gauges(snapshot)
             yield from _endpoint_gauges(snapshot, self._clock())
             yield _modes(snapshot)
+            yield from _rule_counters(snapshot)
             yield _gauge(
                 "forebay_waiting_bytes", "Bodies of waiting requests, in bytes.", snapshot.waiting_bytes
             )
@@ -232,6 +233,19 @@ class _Exposition(Collector):
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _rule_counters(snapshot: Snapshot) -> Iterator[Metric]:
+    matches = CounterMetricFamily(
+        "forebay_rule_matches_total", "Requests for which a rule decided something.", labels=("rule",)
+    )
+    errors = CounterMetricFamily(
+        "forebay_rule_errors_total", "Times that a rule could not be evaluated.", labels=("rule",)
+    )
+    for rule in snapshot.rules:
+        matches.add_metric((rule.name,), rule.matches)
+        errors.add_metric((rule.name,), rule.errors)
+    yield from (matches, errors)
 
 
 def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:

@@ -294,7 +294,7 @@ def _needs_restart(key: str) -> bool:
 
 def _differing(before: Config, after: Config) -> list[str]:
     """Keys with other values, as paths; values are not shown, since one of them is a credential."""
-    return list(_paths(before.model_dump(), after.model_dump(), ""))
+    return list(_paths(before.model_dump(by_alias=True), after.model_dump(by_alias=True), ""))
 
 
 def _paths(old: Any, new: Any, path: str) -> Iterator[str]:

@@ -1,0 +1,152 @@
+"""From the rules of a configuration to those of the core: each expression compiled once, its evaluation made safe.
+
+CEL is imported here and only where there are rules. What an expression costs at each evaluation is the copying of the
+values it names into CEL's own (0.5 µs each) and 0.3 µs for itself.
+
+An expression that cannot be evaluated (a value that nobody knows, a division by zero) counts as not matching, or as
+`on_error` says. It is counted, and told in the log at the first time and whenever its number has doubled.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from forebay.admission.facts import ENGINE_FACTS, REQUEST_FACTS, key_of
+from forebay.admission.rule_book import Rule, RuleBook
+from forebay.config.expressions import ExpressionError, Reading, read_expression
+
+if TYPE_CHECKING:
+    from cel import Program
+
+    from forebay.config.rule_entries import RuleEntry
+    from forebay.config.schema import Config, Pool
+
+__all__ = ["home_of", "rule_book", "rule_fault"]
+
+_log = logging.getLogger(__name__)
+
+KINDS: Final = {
+    **{fact.name: fact.kind for fact in REQUEST_FACTS},
+    **{fact.name: fact.kind for fact in ENGINE_FACTS},
+}
+"""Every name that a condition can have, with its type."""
+_KEYS: Final = {name: key_of(name) for name in KINDS}
+_OF_REQUESTS: Final = frozenset(fact.name for fact in REQUEST_FACTS)
+_OF_ENDPOINTS: Final = frozenset(fact.name for fact in ENGINE_FACTS if fact.of_endpoint)
+
+
+class _Expression:
+    """One compiled expression, and how often it failed."""
+
+    def __init__(self, name: str, program: Program, *, on_error: bool) -> None:
+        self._name = name
+        self._execute = program.execute
+        self._on_error = on_error
+        self._errors = 0
+
+    def holds(self, context: Any) -> bool:
+        """Does it match? Never raises."""
+        try:
+            value = self._execute(context)
+            if value is True or value is False:
+                return value
+            self._failed(f"its value is {value!r:.80}, which is neither true nor false")
+        except Exception as error:  # noqa: BLE001 - the library raises many kinds, and none may reach the core
+            self._failed(str(error))
+        return self._on_error
+
+    def errors(self) -> int:
+        """How often it could not be evaluated."""
+        return self._errors
+
+    def _failed(self, why: str) -> None:
+        self._errors += 1
+        if self._errors & (self._errors - 1) == 0:
+            effect = "taken as matching" if self._on_error else "skipped"
+            _log.warning("rule %s: %s (%d times so far); %s", self._name, why, self._errors, effect)
+
+
+def rule_fault(entry: RuleEntry) -> str | None:
+    """What is wrong with a rule's expression; None if nothing is."""
+    try:
+        _compiled(entry.when)
+    except ExpressionError as error:
+        return str(error)
+    return None
+
+
+def home_of(model: str, pools: Sequence[Pool]) -> str | None:
+    """The pool whose `models` name this model, itself before a pattern; None if none does."""
+    for exact in (True, False):
+        for pool in pools:
+            for name in pool.models or ():
+                if model == name if exact else fnmatch.fnmatchcase(model, name):
+                    return pool.name
+    return None
+
+
+def rule_book(config: Config) -> RuleBook | None:
+    """The core's rules; None if there are none. Raises: ExpressionError, where a configuration was not checked."""
+    from cel import Context
+
+    rules = []
+    of_requests: set[str] = set()
+    of_engines: set[str] = set()
+    for entry in config.rules:
+        reading, program = _compiled(entry.when)
+        expression = _Expression(entry.name, program, on_error=entry.on_error == "match")
+        names = set(reading.names)
+        of_request = bool(names & _OF_REQUESTS)
+        (of_requests if of_request else of_engines).update(names)
+        then = entry.then
+        pool = then.pool
+        if pool is None and then.model is not None:
+            pool = home_of(then.model, config.pools)
+        rules.append(
+            Rule(
+                name=entry.name,
+                check=f"rule:{entry.name}",
+                when=expression.holds,
+                errors=expression.errors,
+                of_request=of_request,
+                of_endpoint=bool(names & _OF_ENDPOINTS),
+                class_name=then.class_,
+                pool=pool,
+                model=then.model,
+                refuses=then.refuse is not None,
+                retry_after_s=None if then.refuse is None else then.refuse.retry_after,
+                low_only=then.refuse is not None and then.refuse.priority == "low",
+                accepts=then.accept,
+            )
+        )
+    if not rules:
+        return None
+    context: Callable[..., object] = Context
+    return RuleBook(
+        rules=tuple(rules),
+        context=context,
+        engine_facts=tuple(fact for fact in ENGINE_FACTS if fact.name in of_engines),
+        request_facts=tuple(fact for fact in REQUEST_FACTS if fact.name in of_requests),
+        request_engine_facts=tuple(fact for fact in ENGINE_FACTS if fact.name in of_requests),
+    )
+
+
+def _compiled(source: str) -> tuple[Reading, Program]:
+    from cel import compile as compile_expression
+
+    reading = read_expression(source, KINDS, _KEYS)
+    if reading.kind not in ("bool", "any"):
+        raise ExpressionError(f"its value is of type {reading.kind}; a condition is true or false")
+    try:
+        compile_expression(source)  # as it was written: what is said about it must be about that
+        program = compile_expression(reading.text)
+    except ValueError as error:
+        raise ExpressionError(_first_line(str(error))) from None
+    return reading, program
+
+
+def _first_line(said: str) -> str:
+    return said.partition("ERROR: <input>:")[2].partition("\n")[0] or said.partition("\n")[0]

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.admission.rule_book import Rule, RuleBook
+from forebay.config.errors import ConfigError
+from forebay.config.loading import load
+from forebay.config.mapping import to_settings
+
+POOLS = """
+pools:
+  - {name: big, endpoints: ["http://127.0.0.1:1"], models: [llama-70b, "ft-*"]}
+  - {name: small, endpoints: ["http://127.0.0.1:2"], models: [llama-8b]}
+"""
+
+
+def book_of(tmp_path: Path, rules: str) -> RuleBook:
+    """The rules of a file with these."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(POOLS + "rules:\n" + rules)
+    settings = to_settings(load(path, environ={}), memory_limit_bytes=1 << 30, read_profile=_no_profile)
+    assert settings.rules is not None
+    return settings.rules
+
+
+def _no_profile(name: str) -> Any:
+    raise LookupError(name)
+
+
+def problems(tmp_path: Path, rules: str) -> list[str]:
+    """What is wrong with a file with these, each with its place."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(POOLS + "rules:\n" + rules)
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ={})
+    return [str(problem).removeprefix(str(path)) for problem in caught.value.problems]
+
+
+def one(tmp_path: Path, when: str, then: str = "{accept: true}", **more: str) -> tuple[RuleBook, Rule]:
+    """A book with one rule."""
+    extra = "".join(f", {key}: {value}" for key, value in more.items())
+    book = book_of(tmp_path, f"  - {{name: r, when: {when!r}, then: {then}{extra}}}\n")
+    return book, book.rules[0]
+
+
+def test_a_rule_names_what_it_needs_and_is_asked_about_requests_only_then(tmp_path: Path) -> None:
+    """R11: rules about engines alone are apart from those about requests, and from mixed ones."""
+    book = book_of(
+        tmp_path,
+        """
+  - {name: engines, when: "running_seq_count > 32 || pool.queue_requests > 5", then: {refuse: }}
+  - {name: request, when: "request.max_tokens > 5", then: {class: batch}}
+  - {name: mixed, when: "class == 'batch' && gpu_utilization > 0.5", then: {refuse: {priority: low, retry_after: 2s}}}
+  - {name: neither, when: "true", then: {class: batch}}
+""",
+    )
+    assert [False, True, True, False] == [rule.of_request for rule in book.rules]
+    assert [True, False, False, False] == [rule.of_endpoint for rule in book.rules]
+    assert ["pool.queue_requests", "running_seq_count"] == [fact.name for fact in book.engine_facts]
+    assert ["request.max_tokens", "class"] == [fact.name for fact in book.request_facts]
+    assert ["gpu_utilization"] == [fact.name for fact in book.request_engine_facts]
+    assert [(True, None, False), (True, 2.0, True)] == [
+        (rule.refuses, rule.retry_after_s, rule.low_only) for rule in (book.rules[0], book.rules[2])
+    ]
+
+
+def test_a_condition_is_evaluated_over_the_values_it_names(tmp_path: Path) -> None:
+    """Compiled once; names of two words included."""
+    book, rule = one(tmp_path, "request.max_tokens > 4096 && tenant.plan == 'free'")
+    for tokens, plan, expected in ((5000, "free", True), (5000, "paid", False), (1, "free", False)):
+        context = book.context({"request__max_tokens": tokens, "tenant__plan": plan})
+        assert expected is rule.when(context)
+    assert 0 == rule.errors()
+
+
+@pytest.mark.parametrize(
+    ("when", "values"),
+    [
+        ("gpu_cache_usage_perc > 0.9", {}),
+        ("gpu_cache_usage_perc > 0.9", {"gpu_cache_usage_perc": float("nan")}),
+        ("5 / running_seq_count > 1", {"running_seq_count": 0}),
+        ("running_seq_count + 9223372036854775807 > 1", {"running_seq_count": 5}),
+        ("dyn(running_seq_count)", {"running_seq_count": 5}),
+        ("{'a': 1}.b == 1", {}),
+        ("[1][5] == 1", {}),
+        ("request.model.matches('(')", {"request__model": "a"}),
+        ("timestamp('x') > timestamp('2020-01-01T00:00:00Z')", {}),
+    ],
+)
+def test_a_condition_that_cannot_be_evaluated_is_skipped_and_counted(
+    tmp_path: Path, when: str, values: dict[str, Any]
+) -> None:
+    """Or matches, where a rule that refuses says `on_error: match`."""
+    book, rule = one(tmp_path, when, "{refuse: }")
+    assert [False, False] == [rule.when(book.context(values)) for _ in range(2)]
+    assert 2 == rule.errors()
+    book, rule = one(tmp_path, when, "{refuse: }", on_error="match")
+    assert rule.when(book.context(values))
+    assert 1 == rule.errors()
+
+
+def test_errors_are_told_at_first_and_whenever_their_number_has_doubled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rule that fails for each request must not fill the log."""
+    book, rule = one(tmp_path, "1 / running_seq_count > 1")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(1000):
+            rule.when(book.context({"running_seq_count": 0}))
+    assert 10 == len(caplog.records)
+    assert "rule r: division by zero" in caplog.text
+    assert 1000 == rule.errors()
+
+
+def test_one_side_of_an_or_may_be_unknown(tmp_path: Path) -> None:
+    """CEL's own rule."""
+    book, rule = one(tmp_path, "gpu_cache_usage_perc > 0.9 || running_seq_count > 5")
+    assert rule.when(book.context({"running_seq_count": 6}))
+    assert 0 == rule.errors()
+
+
+def test_a_model_is_found_at_the_pool_that_names_it(tmp_path: Path) -> None:
+    """Itself before a pattern; a pool that is named stays."""
+    for then, pool in (
+        ("{model: llama-8b}", "small"),
+        ("{model: ft-7}", "big"),
+        ("{model: ft-7, pool: small}", "small"),
+        ("{pool: small}", "small"),
+    ):
+        _, rule = one(tmp_path, "true", then)
+        assert pool == rule.pool
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (
+            "{name: r, when: 'request.modle == 1', then: {accept: true}}",
+            ":6:15: rules[0].when: rule 'r': there is no `request.modle`; did you mean request.model? (character 1)",
+        ),
+        (
+            "{name: r, when: 'request.tokens', then: {accept: true}}",
+            ":6:15: rules[0].when: rule 'r': its value is of type int; a condition is true or false",
+        ),
+        (
+            "{name: r, when: \"class == '\\\\q'\", then: {accept: true}}",
+            ":6:15: rules[0].when: rule 'r': 1:10: ",
+        ),
+        (
+            "{name: r, when: 'true', then: {class: bath}}",
+            ":6:36: rules[0].then.class: rule 'r': 'bath' is not a class; there are realtime, standard, batch",
+        ),
+        (
+            "{name: r, when: 'true', then: {pool: none}}",
+            ":6:36: rules[0].then.pool: rule 'r': 'none' is not a pool; there are big, small",
+        ),
+        (
+            "{name: r, when: 'true', then: {model: none}}",
+            ":6:36: rules[0].then.model: rule 'r': no pool's `models` name 'none'; say `pool` as well",
+        ),
+        ("{name: r, when: 'true', then: {}}", ":6:29: rules[0].then: expected one of refuse, accept"),
+        (
+            "{name: r, when: 'true', then: {accept: true, class: batch}}",
+            ":6:29: rules[0].then: expected one of refuse, accept",
+        ),
+        (
+            "{name: r, when: 'true', then: {clas: batch}}",
+            ":6:36: rules[0].then.clas: unknown key; did you mean class? (allowed here: accept, class, model",
+        ),
+        (
+            "{name: r, when: 'true', then: {class: batch}, on_error: match}",
+            ":6:5: rules[0]: on_error: match is for rules that refuse",
+        ),
+        (
+            "{name: r, when: 'true', then: {refuse: {retry_after: 2m}}}",
+            ":6:45: rules[0].then.refuse.retry_after: found 2m, must be at most 60s",
+        ),
+        ("{name: 'a b', when: 'true', then: {accept: true}}", ":6:6: rules[0].name: found 'a b'; a name has"),
+    ],
+)
+def test_faults_are_told_with_rule_and_line(tmp_path: Path, rule: str, said: str) -> None:
+    """`forebay check` prints these."""
+    found = problems(tmp_path, f"  - {rule}\n")
+    assert 1 == len(found)
+    assert found[0].startswith(said), found[0]
+
+
+def test_a_name_is_given_once(tmp_path: Path) -> None:
+    """Decisions and metrics go by it."""
+    rule = "  - {name: r, when: 'true', then: {accept: true}}\n"
+    assert [":7:6: rules[1].name: the name 'r' is taken by rules[0]; give each rule its own"] == problems(
+        tmp_path, rule * 2
+    )
+
+
+def test_without_rules_the_library_is_not_loaded() -> None:
+    """It is 6 MB of native code."""
+    code = (
+        "import sys, pathlib; from forebay.config import load, to_settings;"
+        "loaded = load(None, environ={}, options={'pools': ('--upstream', [{'endpoints': ['http://127.0.0.1:1']}])});"
+        "settings = to_settings(loaded, memory_limit_bytes=1 << 30, read_profile=None);"
+        "print('cel' in sys.modules, settings.rules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "False None" == done.stdout.strip()
