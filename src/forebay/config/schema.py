@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from forebay.config.rule_entries import RuleEntry
-from forebay.config.strict import Duration, Strict, plain_name
+from forebay.config.strict import DURATION_PATTERN, Duration, Strict, plain_name
 from forebay.config.tenancy import (
     AnonymousPolicy,
     Network,
@@ -33,6 +33,7 @@ from forebay.config.units import (
     Address,
     EndpointUrl,
     parse_address,
+    parse_duration_s,
     parse_endpoint_url,
     parse_size_bytes,
 )
@@ -86,7 +87,7 @@ def _none_or_duration(value: object) -> float | None:
 NoneOrDuration = Annotated[
     Annotated[float, Field(gt=0)] | None,
     BeforeValidator(_none_or_duration),
-    WithJsonSchema({"anyOf": [{"const": "none"}, {"type": "string", "pattern": _DURATION_PATTERN}]}),
+    WithJsonSchema({"anyOf": [{"const": "none"}, {"type": "string", "pattern": DURATION_PATTERN}]}),
 ]
 AutoSize = Annotated[
     int | None,

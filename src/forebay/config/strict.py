@@ -9,14 +9,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from forebay.config.units import parse_duration_s
 
-__all__ = ["Duration", "Strict", "plain_name"]
+__all__ = ["DURATION_PATTERN", "Duration", "Strict", "plain_name"]
 
-_DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
+DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
 
 
 Duration = Annotated[
-    float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN})
+    float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
 ]
 
 
