@@ -21,6 +21,7 @@ from math import inf
 from typing import Final, assert_never
 
 from forebay.admission import triage
+from forebay.admission.billing import debit_of
 from forebay.admission.effects import Effect
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import ConfigRefused, MisuseError
@@ -170,6 +171,7 @@ class Controller:
         self._classes = classes
         self._plans = {plan.name: plan for plan in settings.plans}
         self._rules = None if settings.rules is None else Rules(settings.rules, self._rules)
+        self._life.quota.reconfigure(self._plans, now)
         self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:
             self._roster.drop_pool(name)
@@ -265,13 +267,13 @@ class Controller:
         class_settings = self._classes.get(demand.class_name)
         if pool is None or class_settings is None:
             raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
-        plan = self._plans.get(demand.plan) if demand.plan else None
-        if plan is None and demand.plan:
-            raise MisuseError(f"no plan {demand.plan!r} is configured")
         price = pool.price(demand)
         booking = booking_for(demand, price.cost)
         rank = pool.classes[demand.class_name].index
-        return Ticket(demand, pool, class_settings, price, booking, now, rank, plan)
+        ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
+        if demand.plan:
+            self._put_on_plan(ticket, demand, now)
+        return ticket
 
     def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
         """What the operator's rules make of it: perhaps another class, pool or model, and who refuses it there.
@@ -299,6 +301,15 @@ class Controller:
             pool, _ = self._roster.of(event.endpoint)
             if pool is not None:
                 self._rules.sampled(pool, event.endpoint, event.sample)
+
+    def _put_on_plan(self, ticket: Ticket, demand: Demand, now: float) -> None:
+        """What its tenant's plan says of a request that has just come."""
+        plan = self._plans.get(demand.plan)
+        if plan is None:
+            raise MisuseError(f"no plan {demand.plan!r} is configured")
+        ticket.weight = plan.weight
+        if plan.limits:
+            ticket.debit = debit_of(ticket, self._life.quota.account(demand.tenant, plan, now))
 
     def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
         self._standing.started(ticket, now)

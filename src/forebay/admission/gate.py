@@ -3,8 +3,8 @@
 The checks run in one fixed order; all that apply are made and recorded, the first that fails decides, and
 nothing is booked here:
 
-    rules that routed it → endpoints → size → rules that refuse → (room now?) → predicted wait
-        → pool's GPU-seconds → bytes, class and pool bounds on waiting
+    rules that routed it → endpoints → size → the tenant's own limits → rules that refuse → (room now?)
+        → predicted wait → pool's GPU-seconds → bytes, class and pool bounds on waiting
 
 and of a request that must wait, what it waits for (`holding`).
 
@@ -15,6 +15,7 @@ wait. While the pool is learning, a predicted wait is recorded but refuses nobod
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from forebay.admission.cost import prefill_us
@@ -25,6 +26,8 @@ from forebay.admission.model import MICRO, Amount, Check
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
+from forebay.admission.quota import GPU_SECONDS, IN_FLIGHT, INPUT, REQUESTS, TOKENS, Debit
+from forebay.admission.retry_after import LONGEST_S
 from forebay.admission.rules import Ruling
 from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
@@ -38,9 +41,19 @@ POOL_BOUNDS: Final = ("pool_gpu_seconds", "waiting_bytes", "pool_queue_requests"
 CLASS_BOUNDS: Final = ("class_queue_requests", "class_queue_gpu_seconds")
 """Checks that only the going of one of the same class can mend."""
 
+_QUOTA_DETAILS: Final = {
+    INPUT: "The input alone is larger than all that may be used at once: shorten it.",
+    TOKENS: "The tokens of your plan are used up.",
+    REQUESTS: "The requests of your plan are used up.",
+    IN_FLIGHT: "You have as many requests in flight as your plan allows.",
+    GPU_SECONDS: "You have as much work in flight as your plan allows.",
+}
+
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
 _TOO_LARGE: Final = Outcome.REQUEST_TOO_LARGE
+_RATE_LIMIT: Final = Outcome.RATE_LIMIT_EXCEEDED
+_EXCEEDS_QUOTA: Final = Outcome.REQUEST_EXCEEDS_QUOTA
 _REFUSE_STALE: Final = OnStale.REFUSE
 
 
@@ -93,6 +106,8 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         )
     _check_size(verdict, ticket)
     _check_hopeless(verdict, ticket, now)
+    if ticket.debit is not None:
+        _check_quota(verdict, ticket.debit, now)
     if ruling is not None:
         _check_rules(verdict, ruling)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
@@ -156,6 +171,20 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         "The request alone is above the pool's bound on work. Shorten the prompt, lower the output limit, or ask for "
         "fewer samples.",
     )
+
+
+def _check_quota(verdict: Verdict, debit: Debit, now: float) -> None:
+    """The tenant's own limits: all are compared, and nothing is charged."""
+    for check in debit.checks(now):
+        verdict.checks.append(check)
+        if not check.passed and verdict.outcome is None:
+            verdict.outcome = _EXCEEDS_QUOTA if check.name == INPUT else _RATE_LIMIT
+            verdict.decided_by, verdict.detail = check.name, _QUOTA_DETAILS[check.name]
+            wait_s = debit.wait_s(now)
+            if wait_s == inf:
+                verdict.detail += " It allows none."
+            elif wait_s > LONGEST_S and verdict.outcome is _RATE_LIMIT:
+                verdict.detail += f" There is room for this request in {wait_s:.0f} s."
 
 
 def _check_rules(verdict: Verdict, ruling: Ruling) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission import cost
+from forebay.admission.billing import close_debit
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import Endpoint
@@ -23,6 +24,7 @@ from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
 from forebay.admission.model import MICRO, Check, DecisionRecord, Mode, Refusal, Settlement, TicketId, Usage
 from forebay.admission.model_names import body_change
 from forebay.admission.outcomes import Group, Outcome
+from forebay.admission.quota import Quota
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
 
@@ -31,6 +33,7 @@ _COMPLETED: Final = Outcome.COMPLETED
 _REJECTED: Final = Outcome.ENGINE_REJECTED
 _ENFORCE: Final = Mode.ENFORCE
 _SHADOW: Final = Mode.SHADOW
+_RATE_LIMIT: Final = Outcome.RATE_LIMIT_EXCEEDED
 
 
 class Lifecycle:
@@ -39,6 +42,7 @@ class Lifecycle:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.ledger = Ledger()
+        self.quota = Quota()
         self.tickets: dict[TicketId, Ticket] = {}
         self.effects: list[Effect] = []
 
@@ -53,6 +57,8 @@ class Lifecycle:
         ticket.forecast = verdict.forecast
         ticket.checks = tuple(verdict.checks)
         self.ledger.wait(ticket.booking)
+        if ticket.debit is not None:
+            ticket.debit.book(now)
         ticket.pool.queue.add(ticket)
         self.effects.append(Hold(ticket.demand.ticket, self._record(ticket, "hold", now, verdict)))
 
@@ -61,15 +67,16 @@ class Lifecycle:
         self._move(ticket, NEW, ENDED)
         ticket.predicted_wait_s, ticket.position = verdict.predicted_wait_s, verdict.position
         record = self._record(ticket, "refuse", now, verdict, outcome)
+        predicted_s = verdict.predicted_wait_s
+        if outcome is _RATE_LIMIT and ticket.debit is not None:
+            predicted_s = ticket.debit.wait_s(now)
         if verdict.retry_after_s is None:
-            retry = self._retry_after_s(ticket, outcome, verdict.predicted_wait_s, now)
+            retry = self._retry_after_s(ticket, outcome, predicted_s, now)
         else:
             retry = ticket.pool.retry_after.ruled_s(verdict.retry_after_s)
         if rests_on_prediction(verdict, ticket):
             ticket.pool.refused_on_prediction(ticket.demand.class_name, now)
-        self.effects.append(
-            Refuse(ticket.demand.ticket, Refusal(outcome, retry, verdict.predicted_wait_s, record))
-        )
+        self.effects.append(Refuse(ticket.demand.ticket, Refusal(outcome, retry, predicted_s, record)))
         self._settle(ticket, outcome, now)
 
     def price_again(self, ticket: Ticket, now: float) -> None:
@@ -105,6 +112,8 @@ class Lifecycle:
                 ticket.pool.learn_wait(ticket, now)
         else:
             ticket.pool.queue.charge(ticket, now)
+            if ticket.debit is not None and verdict is not None and verdict.outcome is None:
+                ticket.debit.book(now)  # in shadow, what would have been refused pays nothing
         ticket.phase = RUNNING
         self.tickets[demand.ticket] = ticket
         ticket.endpoint = endpoint
@@ -339,6 +348,8 @@ class Lifecycle:
     ) -> float | None:
         if not outcome.may_pass_later:
             return None
+        if outcome is _RATE_LIMIT:
+            return self.quota.retry_after_s(predicted_s)
         pool = ticket.pool
         if outcome.group is Group.ABSENT:
             return pool.retry_after.absent(self.settings.connect_timeout_s)
@@ -385,6 +396,7 @@ class Lifecycle:
             not pool.learning.may_refuse,
             verdict.detail if verdict is not None else "",
             mode,
+            None if ticket.debit is None else ticket.debit.account.view(now),
         )
 
     def _settle(
@@ -400,6 +412,8 @@ class Lifecycle:
         demand, settings = ticket.demand, ticket.settings
         if demand.ticket in self.tickets:
             del self.tickets[demand.ticket]
+        if ticket.debit is not None:
+            close_debit(ticket.debit, ticket, outcome, prompt_tokens, output_tokens, now)
         to_gpu_s = ticket.pool.settings.to_gpu_s
         duration_s = now - ticket.arrived_s
         ttft_s = None if ticket.first_token_s is None else ticket.first_token_s - ticket.arrived_s

@@ -232,6 +232,20 @@ class Check:
 
 
 @record
+class QuotaView:
+    """What a tenant's buckets hold: for the client, so in whole numbers, and rounded against it."""
+
+    requests: int | None
+    """Capacity; None if requests are not limited."""
+    requests_left: int
+    requests_full_in_s: float
+    """Until it is full again."""
+    tokens: int | None
+    tokens_left: int
+    tokens_full_in_s: float
+
+
+@record
 class DecisionRecord:
     """Why one request was treated so: log, header, dashboard, simulator and tests all read this."""
 
@@ -263,6 +277,8 @@ class DecisionRecord:
     mode: Mode = Mode.ENFORCE
     """With `shadow`, action and outcome are what would have been done: it was dispatched to `endpoint` in any case.
     With `bypass` nothing was asked."""
+    quota: QuotaView | None = None
+    """What the tenant has left after this decision; None if it has no such limits."""
 
 
 @record

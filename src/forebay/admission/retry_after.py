@@ -69,7 +69,7 @@ class RetryAfter:
         """
         queue = self._queues[class_index]
         slot_s = queue.slot_s(base_s, rate_us_per_s, now)
-        promise_s = _spread_s(slot_s, queue.refusals)
+        promise_s = spread_s(slot_s, queue.refusals)
         queue.book(cost_us, promise_s, now)
         return promise_s
 
@@ -80,7 +80,7 @@ class RetryAfter:
     def absent(self, base_s: float) -> float:
         """Seconds to wait where there is no engine to queue for (503): spread, and nothing promised."""
         self._absent += 1
-        return _spread_s(base_s, self._absent)
+        return spread_s(base_s, self._absent)
 
     def ruled_s(self, base_s: float) -> float:
         """Seconds to wait where an operator's rule says how many: spread upwards, so that not all come back at once."""
@@ -173,8 +173,12 @@ class _RetryQueue:
         self.return_share = LEAST_RETURN if share < LEAST_RETURN else share if share < 1.0 else 1.0
 
 
-def _spread_s(base_s: float, refusals: int) -> float:
-    """`base_s` × 1.0 to 1.3, within what clients heed."""
+def spread_s(base_s: float, refusals: int) -> float:
+    """`base_s` × 1.0 to 1.3, within what clients heed.
+
+    Args:
+        refusals: how many there have been: the next number is spread otherwise.
+    """
     spread = 1.0 + SPREAD * (refusals * _GOLDEN % 1.0)
     base_s = base_s if base_s < CAP_S else CAP_S
     return (base_s if base_s > SHORTEST_S else SHORTEST_S) * spread

@@ -209,6 +209,28 @@ class PlanSettings:
     name: str
     weight: float = 1.0
     """Share in GPU time relative to other tenants that wait in the same class."""
+    tokens_per_s: float | None = None
+    """Input and output tokens; None is unlimited, here as below, and 0 lets nothing through."""
+    tokens_capacity: int | None = None
+    """What may be used at once after a pause. Set where `tokens_per_s` is."""
+    requests_per_s: float | None = None
+    requests_capacity: int | None = None
+    max_inflight: int | None = None
+    """Requests held or running."""
+    max_inflight_gpu_us: int | None = None
+    """Their expected work, in millionths of a GPU-second."""
+    bills_cap: bool = False
+    """The most that an answer may be counts, not what it is expected and turns out to be."""
+
+    @property
+    def limits(self) -> bool:
+        """True if anything is limited."""
+        return (
+            self.tokens_per_s is not None
+            or self.requests_per_s is not None
+            or self.max_inflight is not None
+            or self.max_inflight_gpu_us is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from forebay.admission.ledger import Booking
 from forebay.admission.model import Check, Cost, Demand, EndpointId
 from forebay.admission.pricing import Price
-from forebay.admission.settings import ClassSettings, PlanSettings
+from forebay.admission.quota import Debit
+from forebay.admission.settings import ClassSettings
 from forebay.admission.victims import Entry
 from forebay.admission.wait import Forecast
 from forebay.admission.waiter import Waiter
@@ -45,6 +46,7 @@ class Ticket(Waiter):
         "booking",
         "checks",
         "credited_us",
+        "debit",
         "demand",
         "dispatched_s",
         "endpoint",
@@ -74,14 +76,13 @@ class Ticket(Waiter):
         booking: Booking,
         arrived_s: float,
         rank: int = 0,
-        plan: PlanSettings | None = None,
     ) -> None:
-        """A request that has just come; `rank` is its class's (0 the most important), `plan` its tenant's, if any."""
+        """A request that has just come; `rank` is that of its class, 0 the most important."""
         super().__init__(
             demand.ticket,
             rank,
             demand.tenant,
-            1.0 if plan is None else plan.weight,
+            1.0,
             booking.work_us,
             booking.kv_tokens,
             arrived_s,
@@ -89,6 +90,8 @@ class Ticket(Waiter):
             price.cost.output_tokens < settings.short_tokens,
         )
         self.demand = demand
+        self.debit: Debit | None = None
+        """What it takes from its tenant's account; None if nothing of that is limited."""
         self.pool = pool
         self.settings = settings
         self.price = price
@@ -100,23 +103,19 @@ class Ticket(Waiter):
         """When it is looked at next, while it waits."""
         self.waited_s = 0.0
         """Queue time so far: it ends at dispatch."""
-        self.predicted_wait_s = 0.0
         self.forecast: Forecast | None = None
-        """What was said of its wait when it began; None if it did not have to wait, or nobody could say."""
+        """What was said of its wait when it began; None if it need not wait."""
         self.entry: Entry | None = None
         """Its place among the deadlines of its class, while it waits."""
         self.checks: tuple[Check, ...] = ()
         """What was compared when it came to wait: later records of it go on from there."""
-        self.position = 0
         self.endpoint: Endpoint | None = None
         """Where it runs, or ran last."""
-        self.dispatched_s = 0.0
+        self.dispatched_s = self.last_byte_s = self.predicted_wait_s = 0.0
         self.first_token_s: float | None = None
-        self.last_byte_s = 0.0
-        self.output_events = 0
+        self.output_events = self.attempts = self.position = 0
         self.credited_us = 0
         """Part of the work already credited to the endpoint's speed."""
-        self.attempts = 0
         self.ruling: Ruling | None = None
         """What the operator's rules say of it, where they say something."""
         self.tried: frozenset[EndpointId] = _NONE

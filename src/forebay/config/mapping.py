@@ -8,11 +8,11 @@ a request costs (prompt + output tokens) ÷ N GPU-seconds, and how many run toge
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.admission.model import Mode
+from forebay.admission.model import MICRO, Mode
 from forebay.admission.settings import (
     OPTIMISTIC_LAW,
     ZERO_CONFIGURATION_CLASSES,
@@ -45,6 +45,7 @@ ProfileReader = Callable[[str], "EngineProfile"]
 _DEFAULT_TPOT_S = 0.12
 _DEFAULT_CONFIDENCE = 0.5
 _DEFAULT_MAX_STREAM_S = 300.0
+_DEFAULT_BURST_S = 60.0
 
 
 def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: ProfileReader) -> Settings:
@@ -118,7 +119,25 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
 
 
 def _plan_settings(name: str, entry: PlanEntry) -> PlanSettings:
-    return PlanSettings(name, weight=entry.weight)
+    tokens_capacity = entry.burst
+    if tokens_capacity is None and entry.tokens_per_second is not None:
+        tokens_capacity = ceil(_DEFAULT_BURST_S * entry.tokens_per_second)
+    requests_capacity = entry.requests_burst
+    if requests_capacity is None and entry.requests_per_second is not None:
+        requests_capacity = ceil(entry.requests_per_second)
+    work = entry.max_inflight_gpu_seconds
+    return PlanSettings(
+        name,
+        weight=entry.weight,
+        tokens_per_s=entry.tokens_per_second,
+        # Nothing that ever comes in is nothing, whatever the bucket could hold.
+        tokens_capacity=0 if entry.tokens_per_second == 0 else tokens_capacity,
+        requests_per_s=entry.requests_per_second,
+        requests_capacity=0 if entry.requests_per_second == 0 else requests_capacity,
+        max_inflight=entry.max_inflight,
+        max_inflight_gpu_us=None if work is None else round(work * MICRO),
+        bills_cap=entry.bill == "cap",
+    )
 
 
 def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:

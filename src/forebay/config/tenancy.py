@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
@@ -68,6 +68,23 @@ class PlanEntry(Strict):
     """Share of each of its tenants in GPU time, relative to other tenants that wait in the same class."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """Models that may be asked for, `*` stands for anything; unset is all. Others are answered 403."""
+    tokens_per_second: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """Tokens of each tenant, input and output together. Charged as expected when a request is let in, settled when it
+    is over: whoever gets only a part of an answer pays for that part."""
+    burst: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    """Tokens that a tenant may use at once after a pause. Unset is what comes in a minute. A request of more passes
+    when all of it is there, and leaves a debt; one whose input alone is more is answered 400."""
+    requests_per_second: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """Requests of each tenant."""
+    requests_burst: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    """Requests that a tenant may send at once after a pause. Unset is what comes in a second, and at least 1."""
+    max_inflight: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    """Requests of each tenant that wait or run."""
+    max_inflight_gpu_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """Their expected work. A request of more passes when the tenant has nothing else in flight."""
+    bill: Literal["estimate", "cap"] = "estimate"
+    """What counts as output against `tokens_per_second`: what is expected, and in the end what came; or the most that
+    the request allows, from beginning to end."""
     require_max_tokens: bool = False
     """Requests that state no limit of their answer are answered 400."""
 

@@ -9,6 +9,7 @@ from forebay.config.yaml_text import KeyPath
 
 __all__ = ["doubts_of_tenants", "tenants_do_not_fit"]
 
+_SMALL_BURST = 200
 _ANONYMOUS = "anonymous"
 """The name of all who have none."""
 
@@ -37,9 +38,19 @@ def doubts_of_tenants(config: Config) -> Iterator[tuple[KeyPath, str]]:
                     ("tenants", index),
                     f"{tenant.name} has no keys, and no proxy is trusted to name it: it cannot come",
                 )
+    yield from _hardly_a_request(config)
     is_refused = config.anonymous is not None and config.anonymous.plan is None
     if is_refused and not config.trusted_proxies and not any(tenant.keys for tenant in config.tenants):
         yield ("anonymous",), "refuse, and no tenant has a key: nobody is let in"
+
+
+def _hardly_a_request(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    for name, plan in (config.plans or {}).items():
+        if plan.burst is not None and 0 < plan.burst < _SMALL_BURST and plan.tokens_per_second:
+            yield (
+                ("plans", name, "burst"),
+                f"{plan.burst} tokens are less than most requests have, which then pass one at a time or not at all",
+            )
 
 
 def _plans(config: Config, classes: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
@@ -48,6 +59,21 @@ def _plans(config: Config, classes: Sequence[str]) -> Iterator[tuple[KeyPath, st
             path: KeyPath = ("plans", name, "classes", position)
             if wanted not in classes:
                 yield path, f"{wanted!r} is not a class; there are {', '.join(classes)}"
+        for key, rate_key, rate, burst in (
+            ("burst", "tokens_per_second", plan.tokens_per_second, plan.burst),
+            ("requests_burst", "requests_per_second", plan.requests_per_second, plan.requests_burst),
+        ):
+            if burst is None:
+                continue
+            if rate is None:
+                yield ("plans", name, key), f"does nothing without {rate_key}"
+            elif burst == 0 and rate > 0:
+                yield (
+                    ("plans", name, key),
+                    f"0 holds no request, so nothing would ever pass; set {rate_key} to 0 if that is meant",
+                )
+        if plan.bill == "cap" and plan.tokens_per_second is None:
+            yield ("plans", name, "bill"), "does nothing without tokens_per_second"
 
 
 def _tenants(config: Config) -> Iterator[tuple[KeyPath, str]]:

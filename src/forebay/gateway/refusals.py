@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from forebay.admission.model import DecisionRecord, Refusal
+from forebay.admission.model import DecisionRecord, QuotaView, Refusal
 from forebay.admission.outcomes import Group, Outcome
 from forebay.http.message import Headers
 
@@ -25,6 +25,7 @@ __all__ = [
     "error_event",
     "plain_error",
     "predicted_wait",
+    "quota_headers",
     "refusal_answer",
     "retry_headers",
     "seconds",
@@ -95,10 +96,10 @@ _UNITS: Final = {
         ("predicted_wait", "waited", "deadline", "deadline_hopeless", "own_prefill", "least_wait", "silence"),
         " s",
     ),
-    **dict.fromkeys(("context_window", "kv_cache"), " tokens"),
+    **dict.fromkeys(("context_window", "kv_cache", "quota_input_tokens"), " tokens"),
 }
 """Of what a check compares, where its name does not say."""
-_COUNTED_LOW: Final = ("context_window", "kv_cache")
+_COUNTED_LOW: Final = ("context_window", "kv_cache", "quota_input_tokens")
 """Checks whose value is surely reached, and likely passed."""
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -212,6 +213,10 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
         headers.append((b"x-should-retry", b"false"))
     elif refusal.retry_after_s is not None:
         headers += retry_headers(refusal.retry_after_s)
+    else:
+        headers.append((b"x-should-retry", b"false"))  # a limit of nothing
+    if record.quota is not None:
+        headers += quota_headers(record.quota)
     body = error_body(status, outcome.value, _refusal_message(refusal))
     return Answer(status, headers, body, outcome.value)
 
@@ -219,6 +224,35 @@ def refusal_answer(refusal: Refusal, overload_status: int) -> Answer:
 def _reason(code: str, bound: str) -> bytes:
     """`x-forebay-reason`: the code, then which bound or check it was where that says more than the code."""
     return (f"{code} {bound}" if bound and bound != code else code).encode("ascii")
+
+
+def quota_headers(quota: QuotaView) -> Headers:
+    """`x-ratelimit-…` as OpenAI has them: what the buckets hold, what is left, and when they are full again."""
+    headers: Headers = []
+    for kind, most, left, full_in_s in (
+        (b"requests", quota.requests, quota.requests_left, quota.requests_full_in_s),
+        (b"tokens", quota.tokens, quota.tokens_left, quota.tokens_full_in_s),
+    ):
+        if most is not None:
+            headers += [
+                (b"x-ratelimit-limit-" + kind, b"%d" % most),
+                (b"x-ratelimit-remaining-" + kind, b"%d" % left),
+                (b"x-ratelimit-reset-" + kind, _span(full_in_s)),
+            ]
+    return headers
+
+
+def _span(time_s: float) -> bytes:
+    """A time in words of one letter, as in `1h2m3s`, `2.5s` or `120ms`."""
+    whole_ms = math.ceil(min(time_s, LONGEST_SHOWN_S) * 1000)
+    if whole_ms < 1000:
+        return b"%dms" % whole_ms
+    minutes, ms = divmod(whole_ms, 60_000)
+    seconds_text = f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    if not minutes:
+        return seconds_text.encode("ascii")
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "").encode("ascii") + f"{minutes}m{seconds_text}".encode("ascii")
 
 
 def predicted_wait(wait_s: float) -> Headers:
@@ -250,7 +284,8 @@ def _refusal_message(refusal: Refusal) -> str:
         if held_by != record.decided_by:
             parts.append(f"When it came it was held by {held_by.replace('_', ' ')}.")
     if refusal.retry_after_s is not None and refusal.outcome.group is not Group.IMPOSSIBLE:
-        if LONGEST_RETRY_S < refusal.predicted_wait_s < LONGEST_SHOWN_S:
+        own_limit = refusal.outcome is Outcome.RATE_LIMIT_EXCEEDED  # no line to stand in
+        if LONGEST_RETRY_S < refusal.predicted_wait_s < LONGEST_SHOWN_S and not own_limit:
             parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")
         parts.append(try_again(refusal.retry_after_s))
     return " ".join(parts)

@@ -41,6 +41,7 @@ from forebay.gateway.refusals import (
     error_body,
     plain_error,
     predicted_wait,
+    quota_headers,
     refusal_answer,
     retry_headers,
     seconds,
@@ -368,7 +369,9 @@ class Relay:
 
     def own_lines(self, engine_request_id: bytes | None) -> bytes:
         """Our headers on an answer, as lines."""
-        if self._hold is not None or self._claims.explain or self._change is not None:
+        dispatch = self._dispatch
+        has_quota = dispatch is not None and dispatch.quota is not None
+        if self._hold is not None or self._claims.explain or self._change is not None or has_quota:
             return encode_headers(self._own_headers(engine_request_id))
         own_id = self._desk.own_id(self._ticket)
         return _NOT_WAITED_LINES % (own_id, self._claims.request_id or engine_request_id or own_id)
@@ -387,8 +390,11 @@ class Relay:
         change = self._change
         if change is not None and change.model is not None:
             headers.append((b"x-forebay-model", safe_id(change.model.encode())))
-        if self._claims.explain and record is not None:
-            headers.append((b"x-forebay-decision", decision_header(record)))
+        if record is not None:
+            if record.quota is not None:
+                headers += quota_headers(record.quota)
+            if self._claims.explain:
+                headers.append((b"x-forebay-decision", decision_header(record)))
         return headers
 
     def first_byte_passed(self) -> None:

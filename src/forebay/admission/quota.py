@@ -1,0 +1,339 @@
+"""What each tenant may use, and has used: buckets of tokens and of requests, and caps on what it has in flight.
+
+A bucket holds what was **spent** and not yet refilled, so a full one has spent nothing:
+
+    level = capacity − spent        spent falls by rate × time, never below 0, and may exceed the capacity (a debt)
+
+A changed rate or capacity therefore takes effect at once and keeps what was used. Sums are integers, in millionths of a
+token or a request.
+
+One `Debit` is what one request takes. `checks` compares all limits and changes nothing; `book` takes from all of them
+at once, when the request is dispatched or held; `close` gives back all that it did not use. So what one limit refuses
+costs nothing elsewhere, and a request that an engine fails and another one serves pays once. With N the sum of what the
+requests in flight come to take over their estimates, a tenant has never used more than rate × time + capacity + N.
+
+A request that costs more than the whole bucket passes when the bucket is full, and leaves a debt that is repaid before
+anything else passes. So does one of more GPU-seconds than the cap, when nothing else is in flight. A capacity of 0
+lets nothing pass.
+
+The table of accounts is bounded. One that has nothing in flight and full buckets is as good as none, and goes when its
+place is needed; where there is none to go, newcomers of a plan share one account. Nothing here knows a queue, an engine
+or a clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import Final
+
+from forebay.admission.errors import invariant
+from forebay.admission.model import MICRO, Amount, Check, QuotaView
+from forebay.admission.retry_after import spread_s
+from forebay.admission.settings import PlanSettings
+
+ACCOUNTS_MAX: Final = 16_384
+LOOKED_AT: Final = 8
+"""Accounts that are looked at for one that may go: a newcomer must not cost a look at all."""
+SOON_S: Final = 1.0
+"""When to come back to a cap on what is in flight: nobody knows when one of one's own requests ends."""
+
+GRAIN_S: Final = 0.001
+"""Later than the exact moment: what rounding leaves out must not refuse whoever comes back on time."""
+
+INPUT: Final = "quota_input_tokens"
+REQUESTS: Final = "quota_requests"
+TOKENS: Final = "quota_tokens"
+IN_FLIGHT: Final = "quota_inflight_requests"
+GPU_SECONDS: Final = "quota_inflight_gpu_seconds"
+
+
+class Bucket:
+    """One bucket. Amounts are in millionths."""
+
+    __slots__ = ("at_s", "spent")
+
+    def __init__(self, now: float) -> None:
+        self.spent = 0
+        self.at_s = now
+
+    def refill(self, per_s: float, now: float) -> None:
+        """Bring it up to now. What is less than a millionth stays for the next time."""
+        if self.spent:
+            back = int((now - self.at_s) * per_s * MICRO)
+            if back <= 0:
+                return
+            if back < self.spent:
+                self.spent -= back
+                self.at_s += back / (per_s * MICRO)
+                return
+            self.spent = 0
+        self.at_s = now
+
+    def lacks(self, cost: int, capacity: int) -> int:
+        """How much has to be refilled before this cost passes; 0 if it passes now."""
+        need = cost if cost < capacity else capacity
+        over = self.spent + (need if need > 0 else 1) - capacity
+        return over if over > 0 else 0
+
+    def change(self, amount: int) -> None:
+        """Take, or give back. What is given back above the brim is lost."""
+        self.spent = self.spent + amount if self.spent + amount > 0 else 0
+
+
+class Account:
+    """What one tenant has used of its plan."""
+
+    __slots__ = ("in_flight", "in_flight_gpu_us", "plan", "requests", "tokens")
+
+    def __init__(self, plan: PlanSettings, now: float) -> None:
+        self.plan = plan
+        self.tokens = Bucket(now)
+        self.requests = Bucket(now)
+        self.in_flight = 0
+        """Requests that are held or running."""
+        self.in_flight_gpu_us = 0
+        """Their expected work, in millionths of a GPU-second."""
+
+    def refill(self, now: float) -> None:
+        """Bring both buckets up to now."""
+        plan = self.plan
+        if plan.tokens_per_s is not None:
+            self.tokens.refill(plan.tokens_per_s, now)
+        if plan.requests_per_s is not None:
+            self.requests.refill(plan.requests_per_s, now)
+
+    def adopt(self, plan: PlanSettings, now: float) -> None:
+        """Go by this plan from now on. What was used stays used."""
+        self.refill(now)
+        # Where nothing was limited, nothing is used: that bucket begins full.
+        self.tokens.at_s = self.requests.at_s = now
+        if self.plan.tokens_per_s is None:
+            self.tokens.spent = 0
+        if self.plan.requests_per_s is None:
+            self.requests.spent = 0
+        self.plan = plan
+
+    def is_fresh(self, now: float) -> bool:
+        """True if it is as if it had never been used."""
+        if self.in_flight:
+            return False
+        self.refill(now)
+        return not self.tokens.spent and not self.requests.spent
+
+    def view(self, now: float) -> QuotaView | None:
+        """What is left in the buckets; None if there are none."""
+        plan = self.plan
+        if plan.tokens_per_s is None and plan.requests_per_s is None:
+            return None
+        self.refill(now)
+        requests, tokens = plan.requests_capacity, plan.tokens_capacity
+        return QuotaView(
+            requests,
+            _left(self.requests, requests),
+            _full_in_s(self.requests, plan.requests_per_s),
+            tokens,
+            _left(self.tokens, tokens),
+            _full_in_s(self.tokens, plan.tokens_per_s),
+        )
+
+
+class Debit:
+    """What one request takes from its tenant's account."""
+
+    __slots__ = (
+        "_booked_requests",
+        "_booked_tokens",
+        "account",
+        "booked",
+        "gpu_us",
+        "input_tokens",
+        "output_cap",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        tokens: int,
+        input_tokens: int,
+        gpu_us: int,
+        output_cap: int | None = None,
+    ) -> None:
+        """See the class.
+
+        Args:
+            tokens: expected input, and expected output or the most that it may be.
+            input_tokens: those that its input has for certain.
+            gpu_us: expected work, in millionths of a GPU-second.
+            output_cap: the most output that there may be, where that is what counts.
+        """
+        self.account = account
+        self.tokens = tokens
+        self.input_tokens = input_tokens
+        self.gpu_us = gpu_us
+        self.output_cap = output_cap
+        self.booked = False
+        self._booked_tokens = 0
+        self._booked_requests = 0
+
+    def checks(self, now: float) -> list[Check]:
+        """What all limits say. Changes nothing but the time."""
+        account = self.account
+        plan = account.plan
+        account.refill(now)
+        found: list[Check] = []
+        per_s, capacity = plan.tokens_per_s, plan.tokens_capacity
+        if per_s is not None and capacity is not None:
+            if capacity > 0:
+                found.append(Check(INPUT, self.input_tokens, capacity, self.input_tokens <= capacity))
+            found.append(_compare(TOKENS, account.tokens, self.tokens * MICRO, capacity))
+        per_s, capacity = plan.requests_per_s, plan.requests_capacity
+        if per_s is not None and capacity is not None:
+            found.append(_compare(REQUESTS, account.requests, MICRO, capacity))
+        most = plan.max_inflight
+        if most is not None:
+            found.append(Check(IN_FLIGHT, account.in_flight + 1, most, account.in_flight < most))
+        most_gpu_us = plan.max_inflight_gpu_us
+        if most_gpu_us is not None:
+            with_it = account.in_flight_gpu_us + self.gpu_us
+            passed = most_gpu_us > 0 and (not account.in_flight or with_it <= most_gpu_us)
+            found.append(Check(GPU_SECONDS, with_it / MICRO, most_gpu_us / MICRO, passed))
+        return found
+
+    def wait_s(self, now: float) -> float:
+        """How long until all limits let it pass, as far as can be known; infinite if they never will."""
+        account = self.account
+        plan = account.plan
+        if plan.max_inflight == 0 or plan.max_inflight_gpu_us == 0:
+            return inf
+        account.refill(now)
+        wait_s = 0.0
+        for bucket, per_s, cost, capacity in (
+            (account.tokens, plan.tokens_per_s, self.tokens * MICRO, plan.tokens_capacity),
+            (account.requests, plan.requests_per_s, MICRO, plan.requests_capacity),
+        ):
+            if per_s is None or capacity is None:
+                continue
+            if per_s <= 0.0 or capacity <= 0:
+                return inf
+            refilled_s = bucket.lacks(cost, capacity * MICRO) / (per_s * MICRO) + GRAIN_S
+            if refilled_s > wait_s:
+                wait_s = refilled_s
+        return wait_s if wait_s > SOON_S else SOON_S
+
+    def book(self, now: float) -> None:
+        """Take from all limits at once. A second time changes nothing."""
+        if self.booked:
+            return
+        self.booked = True
+        account = self.account
+        account.refill(now)
+        account.in_flight += 1
+        account.in_flight_gpu_us += self.gpu_us
+        # What is not limited is not counted either: it would be a debt on the day when it is.
+        if account.plan.tokens_per_s is not None:
+            self._booked_tokens = self.tokens
+            account.tokens.change(self.tokens * MICRO)
+        if account.plan.requests_per_s is not None:
+            self._booked_requests = 1
+            account.requests.change(MICRO)
+
+    def close(self, tokens: int, now: float, *, was_request: bool) -> None:
+        """The request is over: give back what it did not use, or take what it used on top.
+
+        Args:
+            tokens: those that it pays for.
+            was_request: it pays for being one.
+        """
+        if not self.booked:
+            return
+        self.booked = False
+        account = self.account
+        account.refill(now)
+        account.in_flight -= 1
+        account.in_flight_gpu_us -= self.gpu_us
+        if account.in_flight < 0 or account.in_flight_gpu_us < 0:
+            invariant(False, "a tenant gave back more than it had in flight")
+        if account.plan.tokens_per_s is not None:
+            account.tokens.change((tokens - self._booked_tokens) * MICRO)
+        if account.plan.requests_per_s is not None:
+            account.requests.change((int(was_request) - self._booked_requests) * MICRO)
+
+
+class Quota:
+    """The accounts of one controller."""
+
+    __slots__ = ("_accounts", "_accounts_max", "_refusals", "_shared")
+
+    def __init__(self, accounts_max: int = ACCOUNTS_MAX) -> None:
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        """By tenant, the least recently used first."""
+        self._accounts_max = accounts_max
+        self._shared: dict[str, Account] = {}
+        """By plan, of those for whom there was no place."""
+        self._refusals = 0
+
+    def account(self, tenant: str, plan: PlanSettings, now: float) -> Account:
+        """The account of a tenant, which goes by this plan from now on."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._new(tenant, plan, now)
+        else:
+            self._accounts.move_to_end(tenant)
+        if account.plan is not plan:
+            account.adopt(plan, now)
+        return account
+
+    def reconfigure(self, plans: dict[str, PlanSettings], now: float) -> None:
+        """Plans have changed: until now by the old ones, from now on by the new ones."""
+        for account in (*self._accounts.values(), *self._shared.values()):
+            plan = plans.get(account.plan.name)
+            if plan is not None:
+                account.adopt(plan, now)
+        for name in [
+            name for name, account in self._shared.items() if name not in plans and not account.in_flight
+        ]:
+            del self._shared[name]
+
+    def retry_after_s(self, wait_s: float) -> float | None:
+        """When a request that its limits let pass after such a wait should come back; None if it need not try."""
+        if wait_s == inf:
+            return None
+        self._refusals += 1
+        return spread_s(wait_s, self._refusals)
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def _new(self, tenant: str, plan: PlanSettings, now: float) -> Account:
+        accounts = self._accounts
+        if len(accounts) >= self._accounts_max:
+            for _ in range(LOOKED_AT):
+                name, oldest = accounts.popitem(last=False)
+                if not oldest.is_fresh(now):
+                    accounts[name] = oldest
+        if len(accounts) >= self._accounts_max:
+            shared = self._shared.get(plan.name)
+            if shared is None:
+                shared = self._shared[plan.name] = Account(plan, now)
+            return shared
+        account = accounts[tenant] = Account(plan, now)
+        return account
+
+
+def _compare(name: str, bucket: Bucket, cost: int, capacity: int) -> Check:
+    """Of a bucket: what is spent with this cost, and what may be."""
+    passed = not bucket.lacks(cost, capacity * MICRO)
+    value: Amount = (bucket.spent + cost) / MICRO
+    return Check(name, value, capacity, passed)
+
+
+def _left(bucket: Bucket, capacity: int | None) -> int:
+    left = 0 if capacity is None else capacity - -(-bucket.spent // MICRO)
+    return left if left > 0 else 0
+
+
+def _full_in_s(bucket: Bucket, per_s: float | None) -> float:
+    return bucket.spent / (per_s * MICRO) if per_s else 0.0

@@ -1,0 +1,243 @@
+"""What tenants may use, as a process holds it: refusals, headers, and what every kind of request costs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.fakes import MODEL, Served, chat, chat_answer, plain
+from tests.integration.processes import ServeProcess, client, engine, until_up
+from tests.integration.test_tenants import CHAT, KEY, OTHER, ask, hashed, write
+
+COMPLETIONS = "/v1/completions"
+
+
+def tenants(**plan: Any) -> dict[str, Any]:
+    """One tenant on this plan, and one without any."""
+    return {
+        "plans": {"p": plan},
+        "tenants": [
+            {"name": "acme", "plan": "p", "keys": [hashed(KEY)]},
+            {"name": "free", "keys": [hashed(OTHER)]},
+        ],
+    }
+
+
+def answering(prompt_tokens: int, output_tokens: int) -> Any:
+    """An engine whose every answer says that it took so many."""
+
+    async def chat_script(served: Served) -> None:
+        await served.send(plain(chat_answer("x", prompt_tokens, output_tokens)))
+
+    return chat_script
+
+
+async def post(
+    http: httpx.AsyncClient, gateway: ServeProcess, path: str, body: dict[str, Any]
+) -> httpx.Response:
+    """One request of acme."""
+    headers = {"authorization": f"Bearer {KEY}"}
+    return await http.post(f"{gateway.url}{path}", json={"model": MODEL, **body}, headers=headers)
+
+
+def limits(answer: httpx.Response, kind: str) -> tuple[int, int]:
+    """What the headers say: limit and remaining."""
+    return int(answer.headers[f"x-ratelimit-limit-{kind}"]), int(
+        answer.headers[f"x-ratelimit-remaining-{kind}"]
+    )
+
+
+async def test_buckets_refuse_and_say_when_to_come_back(tmp_path: Path) -> None:
+    """429 with the limit, what is left and when; other tenants are not concerned."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(answering(100, 50)) as fake, client() as http:
+        write(
+            path, fake, **tenants(tokens_per_second=10, burst=200, requests_per_second=0.5, requests_burst=3)
+        )
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            first = await post(http, gateway, CHAT, chat(max_tokens=50))
+            assert 200 == first.status_code
+            assert (200, 3, 2) == (limits(first, "tokens")[0], *limits(first, "requests"))
+            # 150 of it are gone now, whatever was expected.
+            refused = await post(
+                http,
+                gateway,
+                CHAT,
+                chat(messages=[{"role": "user", "content": "word " * 150}], max_tokens=50),
+            )
+            assert (429, "rate_limit_exceeded") == (refused.status_code, refused.json()["error"]["code"])
+            assert "rate_limit_exceeded quota_tokens" == refused.headers["x-forebay-reason"]
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+            assert 0 < limits(refused, "tokens")[1] <= 60
+            assert refused.headers["x-ratelimit-reset-tokens"].endswith("s")
+            assert (3, 2) == limits(refused, "requests")  # what one limit refuses costs no other
+            other = await ask(http, gateway, OTHER)
+            assert 200 == other.status_code
+            assert not [name for name in other.headers if name.startswith("x-ratelimit")]
+            decided = await http.get(f"{gateway.admin_url}/api/requests/{refused.headers['x-forebay-id']}")
+            assert "quota_tokens" in decided.text
+
+
+async def test_cap_on_requests_in_flight(tmp_path: Path) -> None:
+    """F040: A runs, B is refused, A ends, C is let in: B has cost nothing."""
+    path = tmp_path / "forebay.yaml"
+    release = asyncio.Event()
+
+    async def held(served: Served) -> None:
+        await release.wait()
+        await served.send(plain(chat_answer()))
+
+    async with engine(held) as fake, client() as http:
+        write(path, fake, **tenants(max_inflight=1, requests_per_second=0.001, requests_burst=2))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            a = asyncio.ensure_future(ask(http, gateway, KEY))
+            await fake.until(lambda: fake.running == 1)
+            b = await ask(http, gateway, KEY)
+            assert (429, "rate_limit_exceeded quota_inflight_requests") == (
+                b.status_code, b.headers["x-forebay-reason"],
+            )  # fmt: skip
+            assert (2, 1) == limits(b, "requests")
+            release.set()
+            assert 200 == (await a).status_code
+            assert 200 == (await ask(http, gateway, KEY)).status_code
+            d = await ask(http, gateway, KEY)
+            assert "rate_limit_exceeded quota_requests" == d.headers["x-forebay-reason"]
+            # A reload does not fill the bucket.
+            write(path, fake, **tenants(max_inflight=2, requests_per_second=0.001, requests_burst=2))
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+            assert (
+                "rate_limit_exceeded quota_requests"
+                == (await ask(http, gateway, KEY)).headers["x-forebay-reason"]
+            )
+            write(path, fake, **tenants(max_inflight=2, requests_per_second=0.001, requests_burst=3))
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+            assert 200 == (await ask(http, gateway, KEY)).status_code
+
+
+@pytest.mark.parametrize(
+    "key", ["tokens_per_second", "requests_per_second", "max_inflight", "max_inflight_gpu_seconds"]
+)
+async def test_f041_zero_blocks_all(tmp_path: Path, key: str) -> None:
+    """F041: with no hint to come back; absent, nothing is limited."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake, **tenants(**{key: 0}))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            refused = await ask(http, gateway, KEY)
+            assert (429, "false") == (refused.status_code, refused.headers["x-should-retry"])
+            assert "retry-after" not in refused.headers
+            assert "It allows none." in refused.json()["error"]["message"]
+            write(path, fake, **tenants())
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+            assert 200 == (await ask(http, gateway, KEY)).status_code
+
+
+async def test_f027_attachments_are_not_counted_as_text(tmp_path: Path) -> None:
+    """F027: a picture of 600 KB is admitted at once; after the answer the bucket is down by what the engine counted."""
+    path = tmp_path / "forebay.yaml"
+    picture = "data:image/png;base64," + base64.b64encode(b"x" * 600_000).decode()
+    content = [{"type": "text", "text": "word " * 20}, {"type": "image_url", "image_url": {"url": picture}}]
+    async with engine(answering(1100, 8)) as fake, client() as http:
+        write(path, fake, **tenants(tokens_per_second=0.001, burst=50_000))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            body = chat(messages=[{"role": "user", "content": content}], max_tokens=10)
+            assert 200 == (await post(http, gateway, CHAT, body)).status_code
+            after = await post(http, gateway, CHAT, chat(max_tokens=1))
+            left = limits(after, "tokens")[1]
+            assert 50_000 - 1108 - 100 <= left <= 50_000 - 1108
+
+
+async def test_f028_what_costs_more_than_the_bucket(tmp_path: Path) -> None:
+    """F028: on a full bucket it passes and leaves a debt; with more input than that it never can, and costs nothing."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(answering(10, 5)) as fake, client() as http:
+        write(path, fake, **tenants(tokens_per_second=1, burst=100))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            never = await post(http, gateway, COMPLETIONS, {"prompt": list(range(101)), "max_tokens": 1})
+            assert (400, "request_exceeds_quota", "false") == (
+                never.status_code, never.json()["error"]["code"], never.headers["x-should-retry"],
+            )  # fmt: skip
+            assert (100, 100) == limits(never, "tokens")
+            assert (
+                200 == (await post(http, gateway, CHAT, chat())).status_code
+            )  # no limit stated: a long answer
+            assert 0 < limits(await post(http, gateway, CHAT, chat(max_tokens=1)), "tokens")[1] <= 86
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 400}], "max_tokens": 1}),
+        (COMPLETIONS, {"prompt": "word " * 400, "max_tokens": 1}),
+        (COMPLETIONS, {"prompt": ["word " * 200, "word " * 200], "max_tokens": 1}),
+        (COMPLETIONS, {"prompt": list(range(400)), "max_tokens": 1}),
+        (COMPLETIONS, {"prompt": [list(range(200)), list(range(200))], "max_tokens": 1}),
+    ],
+)
+async def test_f031_every_kind_of_prompt_is_metered(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    """F031: input counts, however it is given: the second long prompt is refused."""
+    file = tmp_path / "forebay.yaml"
+    async with engine(answering(400, 1)) as fake, client() as http:
+        write(file, fake, **tenants(tokens_per_second=0.001, burst=600))
+        async with ServeProcess("-c", str(file)) as gateway:
+            await until_up(http, gateway)
+            assert 200 == (await post(http, gateway, path, body)).status_code
+            refused = await post(http, gateway, path, body)
+            assert "rate_limit_exceeded quota_tokens" == refused.headers["x-forebay-reason"]
+            assert (600, 199) == limits(refused, "tokens")
+
+
+async def test_streams_have_the_headers_and_pay_for_what_came(tmp_path: Path) -> None:
+    """Also one whose client leaves in the middle."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake, **tenants(tokens_per_second=0.001, burst=100_000))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            streamed = await post(http, gateway, CHAT, chat(stream=True, max_tokens=1000))
+            assert 100_000 == limits(streamed, "tokens")[0]
+            after = limits(await post(http, gateway, CHAT, chat(max_tokens=1)), "tokens")[1]
+            assert 100_000 - 10 - 30 <= after <= 100_000 - 10
+
+
+async def test_plan_may_require_a_limit(tmp_path: Path) -> None:
+    """400 that names the field, on both routes; stated, it passes."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake, **tenants(require_max_tokens=True))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            for route, body in ((CHAT, chat()), (COMPLETIONS, {"prompt": "x"})):
+                refused = await post(http, gateway, route, body)
+                assert (400, "max_tokens") == (refused.status_code, refused.json()["error"]["param"])
+            for body in (chat(max_tokens=5), chat(max_completion_tokens=5)):
+                assert 200 == (await post(http, gateway, CHAT, body)).status_code
+
+
+async def test_f087_names_and_keys_without_end_leave_no_trace(tmp_path: Path) -> None:
+    """F087: unknown keys are refused before there is any state, and named tenants have few series of their own."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        keys = tenants(tokens_per_second=1000)
+        write(path, fake, **keys, trusted_proxies=["127.0.0.0/8"], anonymous={"plan": "p"})
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            for number in range(300):
+                assert 401 == (await ask(http, gateway, f"sk-{number}")).status_code
+                assert 200 == (await ask(http, gateway, None, x_forebay_tenant=f"t{number}")).status_code
+            text = (await http.get(f"{gateway.admin_url}/metrics")).text
+            lines = [line for line in text.splitlines() if "tenant=" in line]
+            assert any('tenant="other"' in line for line in lines)
+            assert len({line.split('tenant="')[1].split('"')[0] for line in lines}) <= 101
+            assert json.dumps("sk-") not in text

@@ -1,0 +1,309 @@
+"""Buckets, debits and the table of accounts, at literal times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from forebay.admission.model import Check
+from forebay.admission.quota import (
+    GPU_SECONDS,
+    IN_FLIGHT,
+    INPUT,
+    REQUESTS,
+    TOKENS,
+    Account,
+    Debit,
+    Quota,
+)
+from forebay.admission.settings import PlanSettings
+
+TEN_A_SECOND = PlanSettings("t", tokens_per_s=10.0, tokens_capacity=100)
+TWO_A_MINUTE = PlanSettings("r", requests_per_s=2 / 60, requests_capacity=2)
+EVERYTHING = PlanSettings(
+    "all",
+    tokens_per_s=10.0,
+    tokens_capacity=100,
+    requests_per_s=1.0,
+    requests_capacity=2,
+    max_inflight=2,
+    max_inflight_gpu_us=3_000_000,
+)
+
+
+def debit(account: Account, tokens: int = 10, input_tokens: int = 1, gpu_us: int = 1_000_000) -> Debit:
+    """What one request would take."""
+    return Debit(account, tokens=tokens, input_tokens=input_tokens, gpu_us=gpu_us)
+
+
+def failing(one: Debit, now: float) -> list[str]:
+    """Limits that do not let it pass."""
+    return [check.name for check in one.checks(now) if not check.passed]
+
+
+def booked(account: Account, now: float, tokens: int = 10, **sizes: int) -> Debit:
+    """A request that has been let in."""
+    one = debit(account, tokens, **sizes)
+    assert not failing(one, now)
+    one.book(now)
+    return one
+
+
+def tokens_left(account: Account, now: float) -> int:
+    """As the client is told."""
+    view = account.view(now)
+    assert view is not None
+    return view.tokens_left
+
+
+def test_a_bucket_is_full_at_first_and_refills_to_the_brim() -> None:
+    """Never above its capacity, however long nothing is asked for."""
+    account = Account(TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 60)
+    assert 40 == tokens_left(account, 0.0)
+    assert [TOKENS] == failing(debit(account, 41), 0.0)
+    assert [] == failing(debit(account, 41), 0.101)
+    assert 100 == tokens_left(account, 1000.0)
+    assert 10 == tokens_left(Account(replace(TEN_A_SECOND, tokens_capacity=10), 0.0), 1000.0)
+
+
+def test_refilling_in_small_steps_loses_nothing_to_speak_of() -> None:
+    """A slow bucket that is looked at a thousand times a second refills as fast as one that is not."""
+    account = Account(PlanSettings("slow", tokens_per_s=0.01, tokens_capacity=10), 0.0)
+    booked(account, 0.0, 10)
+    for step in range(1, 20_001):
+        account.refill(step / 1000)
+    assert account.tokens.spent == pytest.approx(9_800_000, abs=2_000)
+    assert account.tokens.spent >= 9_800_000
+
+
+def test_all_limits_are_compared_and_a_failing_one_charges_no_other() -> None:
+    """F040: each limit in turn refuses, and the others are as they were."""
+    account = Account(EVERYTHING, 0.0)
+    first = booked(account, 0.0)
+    before = (account.tokens.spent, account.requests.spent, account.in_flight, account.in_flight_gpu_us)
+    assert [TOKENS] == failing(debit(account, 95), 0.0)
+    assert [INPUT, TOKENS] == failing(debit(account, 101, input_tokens=101), 0.0)
+    assert [GPU_SECONDS] == failing(debit(account, gpu_us=2_500_000), 0.0)
+    booked(account, 0.0, 10).close(0, 0.0, was_request=False)
+    assert before == (
+        account.tokens.spent,
+        account.requests.spent,
+        account.in_flight,
+        account.in_flight_gpu_us,
+    )
+    second = booked(account, 0.0)
+    assert [REQUESTS, IN_FLIGHT] == failing(debit(account), 0.0)
+    assert [IN_FLIGHT] == failing(debit(account), 1.0)
+    second.close(10, 1.0, was_request=True)
+    assert [] == failing(debit(account), 1.0)
+    first.close(10, 1.0, was_request=True)
+    assert (0, 0) == (account.in_flight, account.in_flight_gpu_us)
+
+
+def test_a_refused_request_costs_the_next_one_nothing() -> None:
+    """F040 as reported: 2 requests a minute and one at a time; A runs, B is refused, A ends, C comes in."""
+    account = Account(replace(TWO_A_MINUTE, max_inflight=1), 0.0)
+    a = booked(account, 0.0)
+    assert [IN_FLIGHT] == failing(debit(account), 1.0)
+    a.close(5, 5.0, was_request=True)
+    booked(account, 5.0)
+
+
+def test_what_was_not_used_comes_back_and_what_was_used_on_top_is_owed() -> None:
+    """A debt is repaid before anything else passes."""
+    account = Account(TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 80).close(30, 0.0, was_request=True)
+    assert 70 == tokens_left(account, 0.0)
+    booked(account, 0.0, 70).close(120, 0.0, was_request=True)
+    assert 0 == tokens_left(account, 0.0)
+    assert [TOKENS] == failing(debit(account, 1), 5.0)
+    assert [] == failing(debit(account, 1), 5.101)
+
+
+def test_what_is_given_back_to_a_full_bucket_is_lost() -> None:
+    """Else a pause could be saved up by asking for much and using little."""
+    account = Account(TEN_A_SECOND, 0.0)
+    one = booked(account, 0.0, 100)
+    assert 100 == tokens_left(account, 10.0)
+    one.close(0, 10.0, was_request=True)
+    assert 100 == tokens_left(account, 10.0)
+    assert 0 == account.tokens.spent
+
+
+def test_time_that_passed_before_a_correction_does_not_pay_for_it() -> None:
+    """A full bucket saves nothing up: what is taken on top at the end is owed from then on."""
+    account = Account(TEN_A_SECOND, 0.0)
+    one = booked(account, 0.0, 10)
+    one.close(100, 50.0, was_request=True)
+    assert 10 == tokens_left(account, 50.0)
+
+
+def test_a_request_larger_than_the_bucket_passes_when_it_is_full() -> None:
+    """F028: with a debt afterwards; unless its input alone is larger, which can never pass."""
+    account = Account(TEN_A_SECOND, 0.0)
+    large = debit(account, 500, input_tokens=100)
+    assert [] == failing(large, 0.0)
+    large.book(0.0)
+    assert [TOKENS] == failing(debit(account, 1), 40.0)
+    assert 1.0 == pytest.approx(debit(account, 1).wait_s(40.0), abs=0.01)
+    assert [TOKENS] == failing(debit(account, 500), 49.9)
+    assert [] == failing(debit(account, 500), 50.0)
+    assert [INPUT] == failing(debit(account, 500, input_tokens=101), 50.0)
+
+
+def test_a_request_above_the_cap_on_work_passes_alone() -> None:
+    """As one above the bucket passes when it is full."""
+    account = Account(replace(PlanSettings("g"), max_inflight_gpu_us=1_000_000), 0.0)
+    booked(account, 0.0, gpu_us=5_000_000)
+    assert [GPU_SECONDS] == failing(debit(account, gpu_us=1), 0.0)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PlanSettings("0", tokens_per_s=0.0, tokens_capacity=0),
+        PlanSettings("0", requests_per_s=0.0, requests_capacity=0),
+        PlanSettings("0", max_inflight=0),
+        PlanSettings("0", max_inflight_gpu_us=0),
+    ],
+)
+def test_zero_blocks_all_and_gives_no_hint(plan: PlanSettings) -> None:
+    """F041: nothing passes, not even what costs nothing, and there is no time to come back at."""
+    one = debit(Account(plan, 0.0), tokens=0, gpu_us=0)
+    assert 1 == len(failing(one, 1e6))
+    assert inf == one.wait_s(1e6)
+    assert Quota().retry_after_s(inf) is None
+
+
+def test_absent_limits_nothing() -> None:
+    """F041: a plan without limits has none, and one without buckets has no headers."""
+    account = Account(PlanSettings("none"), 0.0)
+    assert [] == debit(account, 10**9, gpu_us=10**15).checks(0.0)
+    assert not PlanSettings("none").limits
+    assert Account(PlanSettings("one", max_inflight=1), 0.0).view(0.0) is None
+
+
+def test_the_wait_is_that_of_the_slowest_limit() -> None:
+    """And a second at the least, which is all that can be said of a cap on what is in flight."""
+    account = Account(EVERYTHING, 0.0)
+    booked(account, 0.0, 95)
+    assert 1.0 == debit(account, 5).wait_s(0.0)
+    assert 1.5 == pytest.approx(debit(account, 20).wait_s(0.0), abs=0.01)
+    booked(account, 0.0, 0)
+    assert [REQUESTS, IN_FLIGHT] == failing(debit(account, 5), 0.0)
+    assert 1.0 == pytest.approx(debit(account, 5).wait_s(0.0), abs=0.01)
+
+
+def test_retry_after_is_spread_upwards_only() -> None:
+    """All requests of a tenant that are refused together could otherwise come back together."""
+    quota = Quota()
+    found = [quota.retry_after_s(10.0) or 0.0 for _ in range(50)]
+    assert (50, True) == (len(set(found)), all(10.0 <= promise <= 13.0 for promise in found))
+    assert 60.0 >= (quota.retry_after_s(1e6) or 0.0)
+
+
+def test_a_changed_plan_keeps_what_was_used() -> None:
+    """More is there at once, less at once as well, and nothing is handed out twice."""
+    quota = Quota()
+    account = quota.account("acme", TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 60)
+    quota.reconfigure({"t": replace(TEN_A_SECOND, tokens_capacity=200)}, 0.0)
+    assert 140 == tokens_left(account, 0.0)
+    quota.reconfigure({"t": replace(TEN_A_SECOND, tokens_capacity=50, tokens_per_s=1.0)}, 1.0)
+    assert 0 == tokens_left(account, 1.0)
+    assert [TOKENS] == failing(debit(account, 1), 1.5)
+    assert [] == failing(debit(account, 1), 2.0)
+
+
+def test_a_limit_that_is_new_finds_a_full_bucket() -> None:
+    """What ran while nothing was limited is no debt; what ends later is paid for."""
+    unlimited = PlanSettings("t", max_inflight=10)
+    account = Account(unlimited, 0.0)
+    one = booked(account, 0.0, 500)
+    account.adopt(TEN_A_SECOND, 1000.0)
+    assert 100 == tokens_left(account, 1000.0)
+    one.close(30, 1000.0, was_request=True)
+    assert 70 == tokens_left(account, 1000.0)
+    account.adopt(unlimited, 1000.0)
+    account.adopt(TEN_A_SECOND, 1001.0)
+    account.adopt(unlimited, 1001.0)
+    assert 0 <= account.tokens.spent
+
+
+def test_a_tenant_that_changes_its_plan_keeps_its_account() -> None:
+    """Its requests in flight count on, and so does what it used."""
+    quota = Quota()
+    booked(quota.account("acme", TEN_A_SECOND, 0.0), 0.0, 60)
+    account = quota.account("acme", EVERYTHING, 0.0)
+    assert (1, 40) == (account.in_flight, tokens_left(account, 0.0))
+
+
+def test_a_request_is_booked_once_and_closed_once() -> None:
+    """Whatever is called twice on the way through retries and aborts."""
+    account = Account(EVERYTHING, 0.0)
+    one = debit(account)
+    one.close(5, 0.0, was_request=True)
+    one.book(0.0)
+    one.book(0.0)
+    assert (1, 90) == (account.in_flight, tokens_left(account, 0.0))
+    one.close(10, 0.0, was_request=True)
+    one.close(10, 0.0, was_request=True)
+    assert (0, 90) == (account.in_flight, tokens_left(account, 0.0))
+
+
+def test_what_clients_are_told_is_rounded_against_them() -> None:
+    """Whole numbers: a started token is gone, and the time is the one until the bucket is full."""
+    account = Account(EVERYTHING, 0.0)
+    booked(account, 0.0, 50)
+    view = account.view(0.01)
+    assert view is not None
+    assert (2, 1, 100, 50) == (view.requests, view.requests_left, view.tokens, view.tokens_left)
+    assert 0.99 == pytest.approx(view.requests_full_in_s)
+    assert 4.99 == pytest.approx(view.tokens_full_in_s)
+
+
+def test_the_record_shows_value_and_limit() -> None:
+    """In whole tokens where they are whole."""
+    account = Account(TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 60)
+    assert [Check(INPUT, 1, 100, True), Check(TOKENS, 110.0, 100, False)] == debit(account, 50).checks(0.0)
+
+
+# The table
+
+
+def test_accounts_that_are_as_new_give_way() -> None:
+    """300,000 names in turn leave no more accounts than there is room for, and each is charged."""
+    quota = Quota(accounts_max=100)
+    for number in range(300_000):
+        account = quota.account(f"tenant-{number}", TEN_A_SECOND, number * 1.0)
+        booked(account, number * 1.0, 10).close(10, number * 1.0, was_request=True)
+    assert 100 >= len(quota)
+
+
+def test_where_nobody_gives_way_newcomers_share() -> None:
+    """Nobody's debt is forgotten for a newcomer's sake, and no newcomer goes without a limit."""
+    quota = Quota(accounts_max=10)
+    for number in range(10):
+        booked(quota.account(f"tenant-{number}", TEN_A_SECOND, 0.0), 0.0, 100)
+    one, other = quota.account("new", TEN_A_SECOND, 1.0), quota.account("newer", TEN_A_SECOND, 1.0)
+    assert one is other
+    booked(one, 1.0, 100)
+    for number in range(10):
+        assert [TOKENS] == failing(debit(quota.account(f"tenant-{number}", TEN_A_SECOND, 1.0), 11), 1.0)
+    assert 10 == len(quota)
+    quota.reconfigure({}, 1.0)
+    assert quota.account("new", TEN_A_SECOND, 1.0) is one  # it has something in flight
+
+
+def test_a_tenant_in_use_keeps_its_account() -> None:
+    """Those that are as new go first, however long ago the others were last seen."""
+    quota = Quota(accounts_max=10)
+    old = quota.account("old", TEN_A_SECOND, 0.0)
+    booked(old, 0.0, 100)
+    for number in range(100):
+        quota.account(f"tenant-{number}", TEN_A_SECOND, 1.0)
+    assert quota.account("old", TEN_A_SECOND, 1.0) is old
