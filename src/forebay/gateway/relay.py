@@ -28,7 +28,8 @@ from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, 
 from forebay.admission.model import BodyChange, DecisionRecord, Demand, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
-from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
+from forebay.gateway.bodies import BodyRoom
+from forebay.gateway.body_answers import answer_to
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
 from forebay.gateway.headers import Claims, answer_headers, claims_of, safe_id
 from forebay.gateway.identity import Denied
@@ -37,7 +38,6 @@ from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import (
     Answer,
     decision_header,
-    early_refusal,
     error_body,
     plain_error,
     predicted_wait,
@@ -232,37 +232,7 @@ class Relay:
 
     def _body_failed(self, failure: BodyFailure) -> None:
         self._release_reserved()
-        if failure is BodyFailure.TOO_LARGE:
-            answer = self._too_large()
-        elif failure is BodyFailure.NO_ROOM:
-            answer = self._no_room()
-        elif failure is BodyFailure.TIMEOUT:
-            answer = plain_error(408, "request_timeout", "The request body came too slowly.")
-        else:
-            answer = plain_error(400, "invalid_request", "The request body's chunked coding is broken.")
-        self._answer_early(answer)
-
-    def _too_large(self) -> Answer:
-        settings = self._desk.settings
-        most, bound = settings.max_body_bytes, "body_bytes"
-        message = f"The request body is larger than {most} bytes, the limit here."
-        if settings.max_waiting_bytes < most:
-            most, bound = settings.max_waiting_bytes, "waiting_bytes"
-            message = f"The request body is larger than {most} bytes, all that may wait here."
-        return plain_error(413, Outcome.REQUEST_TOO_LARGE.value, message, bound=bound)
-
-    def _no_room(self) -> Answer:
-        """No memory for this body: told before it is read, where its length was declared."""
-        settings = self._desk.settings
-        most = settings.max_waiting_bytes
-        return early_refusal(
-            settings.overload_status,
-            Outcome.QUEUE_FULL,
-            f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s.",
-            wait_s=GUESSED_WAIT_S,
-            retry_after_s=self._desk.bodies.promise_s(),
-            bound="waiting_bytes",
-        )
+        self._answer_early(answer_to(failure, self._desk.settings, self._desk.bodies))
 
     def _answer_early(self, answer: Answer) -> None:
         self._stage = _OVER
