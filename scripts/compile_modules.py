@@ -23,6 +23,7 @@ HOT = (
     "gateway/*.py",
     "http/*.py",
     "observe/counts.py",
+    "observe/decisions.py",
     "observe/endpoint_log.py",
     "observe/histograms.py",
     "observe/labels.py",

@@ -22,6 +22,7 @@ __all__ = ["Delivery"]
 
 _log = logging.getLogger(__name__)
 
+_COMPLETED: Final = Outcome.COMPLETED
 _RETRY_AFTER_FAILURE_S: Final = 5.0
 """What clients are told after a failure of the core: about what it takes to replace the process."""
 _RETRY_AFTER_CUT_S: Final = 1.0
@@ -29,6 +30,8 @@ _RETRY_AFTER_CUT_S: Final = 1.0
 _ENFORCE: Final = Mode.ENFORCE
 _CLOSED_IDS: Final = 4000
 """Ids of closed tickets that are remembered; the admin API shows up to 2000 decisions."""
+_PLAIN_IDS: Final = 400
+"""The same of those that were served without having waited, of which it shows 200."""
 
 
 class Delivery:
@@ -40,6 +43,7 @@ class Delivery:
         self._listeners: dict[TicketId, Listener] = {}
         # Ordered: the oldest of a plain dict is found by stepping over all that were deleted before it.
         self._closed_ids: OrderedDict[TicketId, bytes] = OrderedDict()
+        self._plain_ids: OrderedDict[TicketId, bytes] = OrderedDict()
         self._held: dict[TicketId, DecisionRecord] = {}
         self._on_settlement: tuple[Callable[[Settlement], None], ...] = ()
         self._on_record: tuple[Callable[[DecisionRecord], None], ...] = ()
@@ -58,7 +62,10 @@ class Delivery:
     def request_id_of(self, ticket: TicketId) -> str | None:
         """The client's `x-request-id`, of an open ticket or one of the last closed; None if it sent none."""
         listener = self._listeners.get(ticket)
-        request_id = self._closed_ids.get(ticket) if listener is None else listener.request_id
+        if listener is not None:
+            request_id = listener.request_id
+        else:
+            request_id = self._plain_ids.get(ticket) or self._closed_ids.get(ticket)
         return None if request_id is None else request_id.decode("ascii")
 
     def observe(
@@ -96,7 +103,7 @@ class Delivery:
             if listener is not None:
                 del self._listeners[settled]
                 if listener.request_id is not None:
-                    self._remember(settled, listener.request_id)
+                    self._remember(effect.settlement, listener.request_id)
             if self._held:
                 # Its client has left: nobody was told anything that would have ended the wait.
                 self._held.pop(effect.settlement.ticket, None)
@@ -122,11 +129,12 @@ class Delivery:
                 self._tell(self._on_record, effect.record)
             self._listeners[effect.ticket].on_abort(effect)
 
-    def _remember(self, ticket: TicketId, request_id: bytes) -> None:
-        ids = self._closed_ids
-        if len(ids) >= _CLOSED_IDS:
+    def _remember(self, settlement: Settlement, request_id: bytes) -> None:
+        plain = settlement.outcome is _COMPLETED and not settlement.waited_s
+        ids = self._plain_ids if plain else self._closed_ids
+        if len(ids) >= (_PLAIN_IDS if plain else _CLOSED_IDS):
             ids.popitem(last=False)
-        ids[ticket] = request_id
+        ids[settlement.ticket] = request_id
 
     def _free(self, effect: Effect) -> None:
         """Make the core let go of a ticket whose listener could not do its part; the engine is not to blame."""

@@ -33,7 +33,7 @@ __all__ = ["Driver"]
 
 _log = logging.getLogger(__name__)
 
-RECENT_EVENTS: Final = 1000
+RECENT_EVENTS: Final = 400
 """Kept for the dump after a failure of the core."""
 _FAILED: Final = "The gateway has failed and is being replaced."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.admission.model import TicketId
-from forebay.observe.decisions import RecentDecisions
+from forebay.observe.decisions import PLAIN, RecentDecisions
 from tests.unit.observe.records import record, settlement
 
 
@@ -14,6 +14,21 @@ def test_latest_come_first_and_the_oldest_are_dropped() -> None:
         ring.add(record(ticket=TicketId(number)))
     assert [4, 3] == [kept.ticket for kept in ring.latest(2)]
     assert [4, 3, 2] == [kept.ticket for kept in ring.latest(100)]
+
+
+def test_plain_dispatches_do_not_push_out_what_there_is_to_explain() -> None:
+    """Of those that started at once few are kept; whoever waited or was refused is found long after."""
+    ring = RecentDecisions()
+    ring.add(record(ticket=TicketId(1), action="hold"))
+    ring.add(record(ticket=TicketId(1), action="dispatch", waited_s=0.5))
+    for number in range(2, 2002):
+        ring.add(record(ticket=TicketId(number)))
+    ring.add(record(ticket=TicketId(2002), action="refuse"))
+    latest = ring.latest(10_000)
+    assert [2002, 2001, 2000] == [kept.ticket for kept in latest[:3]]
+    assert [1, 1] == [kept.ticket for kept in latest[-2:]]
+    assert PLAIN + 3 == len(latest)
+    assert ["hold", "dispatch"] == [kept.action for kept in ring.of_ticket(TicketId(1))]
 
 
 def test_decisions_of_one_request_are_found() -> None:

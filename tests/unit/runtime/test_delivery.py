@@ -118,13 +118,20 @@ def test_observer_that_fails_does_not_touch_the_request() -> None:
 
 
 def test_a_request_id_is_known_while_open_and_for_a_while_after() -> None:
-    """What a client called its request is told while it is open and after its end; only so many are remembered."""
+    """What a client called its request is told while it is open and after its end; only so many are remembered.
+
+    Fewer of those that were served without having waited, and they do not push out the others.
+    """
     bench = Bench()
     seen: list[str | None] = []
     told = bench.driver.delivery
     told.observe(settlements=[lambda s: seen.append(told.request_id_of(s.ticket))], records=[])
+    failed, _ = bench.arrive(Kept(b"failed"))
+    bench.driver.feed(Ended(failed, Outcome.UPSTREAM_INTERRUPTED))
+    assert ["failed"] == seen
+    seen.clear()
     tickets = []
-    for number in range(delivery._CLOSED_IDS + 2):
+    for number in range(delivery._PLAIN_IDS + 2):
         ticket, _ = bench.arrive(Kept(b"call-%d" % number))
         assert f"call-{number}" == told.request_id_of(ticket)
         bench.driver.feed(Ended(ticket, Outcome.COMPLETED))
@@ -132,6 +139,7 @@ def test_a_request_id_is_known_while_open_and_for_a_while_after() -> None:
     names = [f"call-{number}" for number in range(len(tickets))]
     assert names == seen
     assert [None, None, *names[2:]] == [told.request_id_of(ticket) for ticket in tickets]
+    assert told.request_id_of(failed) == "failed"
     unnamed, _ = bench.arrive()
     assert told.request_id_of(unnamed) is None
 

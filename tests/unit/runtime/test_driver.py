@@ -8,6 +8,7 @@ from forebay.admission.errors import ConfigRefused
 from forebay.admission.events import AttemptFailed, ClientLeft, Ended, Failure
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import PoolSettings, Settings
+from forebay.runtime.driver import RECENT_EVENTS
 from tests.unit.runtime.doubles import ENGINE, Bench, Kept
 
 
@@ -208,11 +209,11 @@ def test_what_is_open_at_the_end_of_a_drain_is_told(failing: bool) -> None:
 
 
 def test_recent_events_are_kept_and_bounded() -> None:
-    """The last thousand events with their times are there for a dump."""
+    """The last few hundred events with their times are there for a dump."""
     bench = Bench()
     for _ in range(1200):
         bench.driver.feed(ClientLeft(bench.driver.new_ticket()))
-    assert 1000 == len(bench.driver.recent_events)
+    assert RECENT_EVENTS == len(bench.driver.recent_events)
     assert (1000.0, ClientLeft(bench.driver.new_ticket() - 1)) == bench.driver.recent_events[-1]  # type: ignore[arg-type]
 
 
