@@ -28,11 +28,24 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from operator import mul
 from typing import Final
 
 from forebay.admission.record import record
 from forebay.admission.settings import SpeedLaw
+from forebay.admission.step_fit import (
+    ATTENTION,
+    BASE,
+    EACH,
+    HIGH,
+    KV,
+    LOW,
+    SHARED,
+    SIZE,
+    TIME,
+    USUAL_NOISE,
+    StepFit,
+    add_row,
+)
 
 KNEES: Final[tuple[float, ...]] = (0.0, 96.0, 160.0, 256.0, 384.0, 640.0)
 """Candidates for n0, in batch tokens; 0 is a law without a knee. Measured ones lie between 96 and 512."""
@@ -48,9 +61,6 @@ SPREAD: Final = 0.3
 the measured profiles are a third to three times what another suggests; 0.1 to 1 serve about as well."""
 LEARNED_SPREAD: Final = 0.005
 """The same where the proportions are those learned before a jump: what slows an engine mostly slows all of it."""
-USUAL_NOISE: Final = 0.015
-"""Squared relative error of a step: 3 % in a mean over 16. A guess worth `NOISE_KNOWN` observations."""
-NOISE_KNOWN: Final = 10.0
 HUBER: Final = 3.0
 LEAST_HUBER: Final = 0.05
 KNEE_EVIDENCE: Final = 4.0
@@ -90,18 +100,6 @@ _LEAST_LEARNED: Final = 0.05
 _USUAL_C0_S: Final = 5e-3
 _LEAST_UNIT: Final = 1e-18
 _MOST_UNIT: Final = 1e3
-
-# Places in a row; what stands at that of the time is not used where there is none. The first `_SHARED` are the same
-# for all knees.
-_TIME: Final = 0
-_BASE: Final = 1
-_EACH: Final = 2
-_KV: Final = 3
-_ATTENTION: Final = 4
-_LOW: Final = 5
-_HIGH: Final = 6
-_SHARED: Final = 5
-_SIZE: Final = 7
 
 
 @record
@@ -256,14 +254,14 @@ class StepLearner:
             return SpeedLaw(c0, c1, c2, c3, c4, kv_tokens=capacity, max_requests=slots)
         fit, units = self._fits[self._best], self._units
         beta = fit.beta
-        high = units[_HIGH] * beta[_HIGH]
-        low = units[_LOW] * beta[_LOW] if fit.knee else high
+        high = units[HIGH] * beta[HIGH]
+        low = units[LOW] * beta[LOW] if fit.knee else high
         return SpeedLaw(
-            c0_s=units[_BASE] * beta[_BASE],
+            c0_s=units[BASE] * beta[BASE],
             c1_s=low if 0.0 < self._largest_batch <= fit.knee else high,
-            c2_s=low + units[_EACH] * beta[_EACH],
-            c3_s=units[_KV] * beta[_KV],
-            c4_s=units[_ATTENTION] * beta[_ATTENTION],
+            c2_s=low + units[EACH] * beta[EACH],
+            c3_s=units[KV] * beta[KV],
+            c4_s=units[ATTENTION] * beta[ATTENTION],
             kv_tokens=capacity,
             max_requests=slots,
         )
@@ -271,7 +269,7 @@ class StepLearner:
     def _row(self, sequences: float, kv_tokens: float, attention: float) -> list[float]:
         """What the steps had in them, in seconds of the prior; without the split at a knee."""
         u = self._units
-        return [0.0, u[_BASE], u[_EACH] * sequences, u[_KV] * kv_tokens, u[_ATTENTION] * attention, 0.0, 0.0]
+        return [0.0, u[BASE], u[EACH] * sequences, u[KV] * kv_tokens, u[ATTENTION] * attention, 0.0, 0.0]
 
     def _split(self, row: list[float], knee: float, share: float, prefill: float, sequences: float) -> None:
         """Put the mean batch tokens below and above a knee into a row; `share` of the steps have prefill."""
@@ -280,8 +278,8 @@ class StepLearner:
             batch = sequences + prefill / share
             low += share * ((batch if batch < knee else knee) - low)
         units = self._units
-        row[_LOW] = units[_LOW] * low
-        row[_HIGH] = units[_HIGH] * (sequences + prefill - low)
+        row[LOW] = units[LOW] * low
+        row[HIGH] = units[HIGH] * (sequences + prefill - low)
 
     def _learn(self, seen: _Observation) -> float:
         """Add an observation to all regressions. Returns by what part of its time it took longer than predicted."""
@@ -301,13 +299,13 @@ class StepLearner:
             if off > limit:
                 weight *= limit / off
         row = [value / size for value in row]
-        row[_TIME] = step_s / size
-        _add(self._shared, row, weight, decay)
+        row[TIME] = step_s / size
+        add_row(self._shared, row, weight, decay)
         for fit in fits:
             self._split(row, fit.knee, seen.share, seen.prefill_tokens, seen.sequences)
-            row[_LOW] /= size
-            row[_HIGH] /= size
-            _add(fit.own, row, weight, decay)
+            row[LOW] /= size
+            row[HIGH] /= size
+            add_row(fit.own, row, weight, decay)
         self._observations = self._observations * decay + 1.0
         self._unreviewed += 1
         if self._unreviewed < REVIEWED_EVERY:
@@ -360,10 +358,10 @@ class StepLearner:
         self.jumps += 1
         beta, units = self._fits[self._best].beta, self._units
         least = _LEAST_LEARNED * max(beta)
-        for place in range(_BASE, _SIZE):
+        for place in range(BASE, SIZE):
             units[place] = min(max(units[place] * max(beta[place], least), _LEAST_UNIT), _MOST_UNIT)
         if not self._fits[self._best].knee:
-            units[_LOW] = units[_HIGH]
+            units[LOW] = units[HIGH]
         self._spread = LEARNED_SPREAD
         self._errors.clear()
         self._ordered_errors.clear()
@@ -378,67 +376,10 @@ class StepLearner:
 
     def _forget_all(self) -> None:
         """No observations, and the law is the prior."""
-        self._shared = [[0.0] * (place + 1) for place in range(_SHARED)]
-        self._fits = [_Fit(knee, self._shared) for knee in KNEES]
+        self._shared = [[0.0] * (place + 1) for place in range(SHARED)]
+        self._fits = [StepFit(knee, self._shared) for knee in KNEES]
         self._observations = 0.0
         self._unreviewed = 0
-
-
-class _Fit:
-    """The regression for one knee."""
-
-    __slots__ = ("beta", "knee", "misfit", "own", "rows")
-
-    def __init__(self, knee: float, shared: list[list[float]]) -> None:
-        self.knee = knee
-        self.beta = [0.0] + [1.0] * (_SIZE - 1)
-        """Coefficients as multiples of the prior's, by place."""
-        self.own = [[0.0] * (_LOW + 1), [0.0] * (_HIGH + 1)]
-        self.rows = [*shared, *self.own]
-        """Faded sums of products, lower triangle, time first. All but the rows in `own` are the same for all knees."""
-        self.misfit = 0.0
-        """Faded squared error of `beta`."""
-
-    def predict(self, row: list[float]) -> float:
-        """Seconds for a row."""
-        seconds: float = sum(map(mul, row, self.beta))
-        return seconds
-
-    def solve(self, spread: float, observations: float) -> None:
-        """Least squares, with the spread of the coefficients penalised, and none of them below 0."""
-        rows = self.rows
-        # The best single scale for all of the prior sets what a spread is relative to.
-        with_time = whole = 0.0
-        for place in range(_BASE, _SIZE):
-            row = rows[place]
-            with_time += row[_TIME]
-            whole += 2.0 * (sum(row) - row[_TIME]) - row[place]
-        if not (with_time > 0.0 and whole > 0.0):
-            return
-        noise = (self.misfit + NOISE_KNOWN * USUAL_NOISE) / (observations + NOISE_KNOWN)
-        # More than usual may be the misfit of a wrong prior, which must not strengthen it.
-        noise = noise if noise < USUAL_NOISE else USUAL_NOISE
-        scale = with_time / whole
-        penalty = noise / (spread * scale * scale)
-        free = list(range(_BASE, _SIZE))
-        while True:
-            solved = _solve(rows, free, penalty)
-            lowest = min(solved)
-            if lowest >= 0.0:
-                break
-            del free[solved.index(lowest)]
-        beta = [0.0] * _SIZE
-        for place, value in zip(free, solved, strict=True):
-            beta[place] = value
-        self.beta = beta
-        misfit = rows[_TIME][_TIME]
-        for place in free:
-            row = rows[place]
-            inner = 0.5 * row[place] * beta[place] - row[_TIME]
-            for other in range(_BASE, place):
-                inner += row[other] * beta[other]
-            misfit += 2.0 * beta[place] * inner
-        self.misfit = misfit if misfit > 0.0 else 0.0
 
 
 def _units_of(prior: SpeedLaw) -> list[float]:
@@ -450,49 +391,3 @@ def _units_of(prior: SpeedLaw) -> list[float]:
         min(max(value, _LEAST_SHARE * base * usual, _LEAST_UNIT), _MOST_UNIT)
         for value, usual in zip(given, _USUAL, strict=True)
     ]
-
-
-def _add(rows: list[list[float]], row: list[float], weight: float, decay: float) -> None:
-    """Let sums of products fade, and add those of a row. A row of sums of length k is that of place k − 1."""
-    for sums in rows:
-        heavy = weight * row[len(sums) - 1]
-        sums[:] = [past * decay + heavy * value for past, value in zip(sums, row, strict=False)]
-
-
-def _solve(rows: list[list[float]], free: list[int], penalty: float) -> list[float]:
-    """Solve for the coefficients at the places in `free`, the others being 0, by L·D·Lᵀ without pivoting.
-
-    The penalty is that of Σ (β − mean β)², of weight `penalty`. With it the matrix is positive definite as soon as
-    there is one observation: its only null direction, all coefficients alike, is one that every row sees.
-    """
-    between = penalty / (_SIZE - 1)
-    lower: list[list[float]] = []
-    pivots: list[float] = []
-    solved: list[float] = []
-    for place in free:
-        sums = rows[place]
-        line: list[float] = []
-        # First times the pivot, as the next entries need it.
-        for done, other in zip(lower, free, strict=False):
-            inner = sums[other] - between
-            for left, right in zip(line, done, strict=False):
-                inner -= left * right
-            line.append(inner)
-        pivot = sums[place] + penalty - between
-        least = 1e-12 * (sums[place] + penalty)
-        value = sums[_TIME]
-        for number, inner in enumerate(line):
-            part = inner / pivots[number]
-            pivot -= inner * part
-            value -= inner * solved[number]
-            line[number] = part
-        # Rounding must not turn a pivot of almost nothing into less than nothing.
-        pivot = pivot if pivot > least else least
-        pivots.append(pivot)
-        solved.append(value / pivot)
-        lower.append(line)
-    for number in range(len(free) - 1, 0, -1):
-        value = solved[number]
-        for other, part in enumerate(lower[number]):
-            solved[other] -= part * value
-    return solved
