@@ -49,7 +49,7 @@ from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import Check, Demand, EndpointState, Mode
+from forebay.admission.model import Check, Demand, EndpointState, Mode, TicketId
 from forebay.admission.model_names import asked_at
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
@@ -60,13 +60,13 @@ from forebay.admission.repricing import Repricing
 from forebay.admission.roster import Roster
 from forebay.admission.rules import Rules, Ruling
 from forebay.admission.settings import Settings
-from forebay.admission.snapshot import Snapshot
+from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.admission.standing import Standing
 from forebay.admission.stream_limits import StreamLimits
 from forebay.admission.tickets import RUNNING, WAITING, Ticket
 from forebay.admission.timers import Timers
 from forebay.admission.unenforced import Unenforced
-from forebay.admission.views import pool_view
+from forebay.admission.views import pool_view, ticket_view
 from forebay.admission.watch import Watch
 
 # As plain names: up to Python 3.11, looking a member up in its enum costs as much as a call.
@@ -206,6 +206,11 @@ class Controller:
             live_modes=self._unenforced.modes.live(),
             rules=() if self._rules is None else self._rules.views(),
         )
+
+    def look_up(self, ticket_id: TicketId, now: float) -> TicketView | None:
+        """A frozen view of one request; None if it is over, or never came. Changes nothing."""
+        ticket = self._life.tickets.get(ticket_id)
+        return None if ticket is None else ticket_view(ticket, max(now, self._now))
 
     def export_learned(self) -> dict[str, object]:
         """What was learned of each pool, as plain data (JSON), for `restore_learned` of a later process."""

@@ -22,6 +22,32 @@ class ClassView:
 
 
 @dataclass(frozen=True, slots=True)
+class TicketView:
+    """One request that is not over."""
+
+    phase: str
+    """`waiting` or `running`."""
+    since_s: float
+    """When it began to wait, or was dispatched."""
+    waited_s: float
+    """In the queue, up to now."""
+    pool: str
+    class_name: str
+    attempts: int
+    position: int | None = None
+    """Requests that will be served before it; None unless it waits."""
+    predicted_wait_s: float | None = None
+    """From now on; None unless it waits and something is up."""
+    waits_at_most_s: float | None = None
+    """From now on; None unless it waits."""
+    endpoint: EndpointId | None = None
+    """Where it runs; None while it waits."""
+    ttft_s: float | None = None
+    """Arrival to first token; None before that."""
+    output_events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointView:
     """One endpoint."""
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import Check
+from forebay.admission.model import Check, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
 from forebay.admission.tickets import Ticket
@@ -70,6 +70,8 @@ class StreamLimits:
             for ticket in endpoint.running.values():
                 most_s = ticket.settings.max_stream_s
                 if most_s is None or not ticket.demand.stream:
+                    continue
+                if pool.classes[ticket.demand.class_name].mode is not Mode.ENFORCE:
                     continue
                 due_s = ticket.dispatched_s + most_s
                 if due_s > now:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from forebay.admission.ceilings import use_of
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.pools import Pool
-from forebay.admission.snapshot import ClassView, EndpointView, PoolView
+from forebay.admission.snapshot import ClassView, EndpointView, PoolView, TicketView
+from forebay.admission.tickets import WAITING, Ticket
 
 
 def pool_view(pool: Pool, now: float) -> PoolView:
@@ -38,6 +39,40 @@ def pool_view(pool: Pool, now: float) -> PoolView:
             for name, account in books.classes.items()
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),
+    )
+
+
+def ticket_view(ticket: Ticket, now: float) -> TicketView:
+    """A frozen view of one request that is not over."""
+    pool, demand = ticket.pool, ticket.demand
+    if ticket.phase is not WAITING:
+        ttft_s = None if ticket.first_token_s is None else ticket.first_token_s - ticket.arrived_s
+        return TicketView(
+            phase=ticket.phase.value,
+            since_s=ticket.dispatched_s,
+            waited_s=ticket.waited_s,
+            pool=demand.pool,
+            class_name=demand.class_name,
+            attempts=ticket.attempts,
+            endpoint=None if ticket.endpoint is None else ticket.endpoint.id,
+            ttft_s=ttft_s,
+            output_events=ticket.output_events,
+        )
+    ahead_us, position = pool.queue.work_ahead(ticket)
+    predicted_s = None
+    if pool.has_up():
+        base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket.work_us, now)
+        predicted_s = pool.classes[demand.class_name].waits.predict(base_s)
+    return TicketView(
+        phase=ticket.phase.value,
+        since_s=ticket.queued_s,
+        waited_s=ticket.waited_s + now - ticket.queued_s,
+        pool=demand.pool,
+        class_name=demand.class_name,
+        attempts=ticket.attempts,
+        position=position,
+        predicted_wait_s=predicted_s,
+        waits_at_most_s=max(ticket.deadline_s - now, 0.0),
     )
 
 

@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, str]] = {
     "serve": "Run the gateway in front of one or more inference engines.",
     "engine": "Run the engine emulator: an OpenAI-compatible server with measured timing.",
     "demo": "Show the same overload with and without Forebay, and a result table.",
+    "explain": "Say why a request was refused, had to wait, or was let in.",
     "mode": "Show or switch what a running gateway does with its decisions.",
     "check": "Validate a configuration file and say what it means.",
     "schema": "Print the JSON Schema of the configuration.",

@@ -15,6 +15,7 @@ import msgspec
 
 from forebay.admission.model import DecisionRecord, QuotaView, Refusal
 from forebay.admission.outcomes import Group, Outcome
+from forebay.admission.wording import OUTCOME_WORDS, two_numbers, words_of
 from forebay.http.message import Headers
 
 __all__ = [
@@ -70,37 +71,7 @@ _TYPES: Final = {
     529: "overloaded_error",
 }
 
-_WORDS: Final = {
-    Outcome.RATE_LIMIT_EXCEEDED: "Your own rate limit is used up.",
-    Outcome.QUEUE_FULL: "The waiting line is full.",
-    Outcome.DEADLINE_UNREACHABLE: "The predicted wait is longer than this request may wait.",
-    Outcome.QUEUE_TIMEOUT: "The request waited, and no place came free.",
-    Outcome.DISPLACED: "The request was waiting and had to make room for other work.",
-    Outcome.RULE_REFUSED: "An operator's rule refuses this request at present.",
-    Outcome.NO_ENDPOINTS: "No engine can serve this model at present.",
-    Outcome.DRAINING: "This gateway is shutting down and takes no new requests.",
-    Outcome.LIMITS_UNAVAILABLE: "Shared limits cannot be read at present.",
-    Outcome.STALE_ENGINE: "The engines' state is not known well enough to admit work.",
-    Outcome.REQUEST_TOO_LARGE: "The request can never fit.",
-    Outcome.DEADLINE_HOPELESS: "Even an idle engine could not meet this deadline. Allow more time.",
-    Outcome.REQUEST_EXCEEDS_QUOTA: "The input alone is larger than your quota's bucket.",
-    Outcome.UPSTREAM_FAILED: "The engine failed before it gave an answer.",
-    Outcome.UPSTREAM_INTERRUPTED: "The engine's answer broke off before its end.",
-    Outcome.STREAM_LIMIT: "The stream ran longer than it may while others wait.",
-    Outcome.SLOW_READER: "The answer was not read fast enough.",
-    Outcome.NO_PROGRESS: "The engine gave no sign of progress for too long.",
-}
-
-_UNITS: Final = {
-    **dict.fromkeys(
-        ("predicted_wait", "waited", "deadline", "deadline_hopeless", "own_prefill", "least_wait", "silence"),
-        " s",
-    ),
-    **dict.fromkeys(("context_window", "kv_cache", "quota_input_tokens"), " tokens"),
-}
-"""Of what a check compares, where its name does not say."""
-_COUNTED_LOW: Final = ("context_window", "kv_cache", "quota_input_tokens")
-"""Checks whose value is surely reached, and likely passed."""
+_UNIT_IN_NAME: Final = ("_seconds", "_bytes")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -137,7 +108,7 @@ def error_body(status: int, code: str, message: str, param: str | None = None) -
 
 def error_event(outcome: Outcome, detail: str) -> bytes:
     """An SSE event that tells why a running stream was ended."""
-    message = f"{_WORDS[outcome]} {detail}".rstrip()
+    message = f"{OUTCOME_WORDS[outcome]} {detail}".rstrip()
     return b"data: %b\n\n" % error_body(_STATUS.get(outcome, 502), outcome.value, message)
 
 
@@ -268,15 +239,16 @@ def seconds(value_s: float) -> bytes:
 def _refusal_message(refusal: Refusal) -> str:
     """What was exceeded, by how much, and what to do about it."""
     record = refusal.record
-    parts = [_WORDS[refusal.outcome]]
+    parts = [OUTCOME_WORDS[refusal.outcome]]
     if record.detail:
         parts.append(record.detail)
     decisive = next((check for check in record.checks if check.name == record.decided_by), None)
     if decisive is not None and decisive.limit is not None:
         name = decisive.name.replace("_", " ")
-        unit = _UNITS.get(decisive.name, "")
-        found, most = _numbers(decisive.value, decisive.limit)
-        least = "at least " if decisive.name in _COUNTED_LOW else ""
+        words = words_of(decisive.name)
+        unit = "" if decisive.name.endswith(_UNIT_IN_NAME) else words.unit
+        found, most = two_numbers(decisive.value, decisive.limit)
+        least = "at least " if words.counted_low else ""
         parts.append(f"Decided by {name}: {least}{found}{unit}, limit {most}{unit}.")
     if refusal.outcome is Outcome.QUEUE_TIMEOUT:
         # The checks of its arrival come first: what failed among them is what it has waited for.
@@ -289,18 +261,6 @@ def _refusal_message(refusal: Refusal) -> str:
             parts.append(f"The line is about {refusal.predicted_wait_s:.0f} s long.")
         parts.append(try_again(refusal.retry_after_s))
     return " ".join(parts)
-
-
-def _numbers(value: float, limit: float) -> tuple[str, str]:
-    """Both to three digits, or to as many as it takes to tell them apart."""
-    digits = 3
-    while digits < 9 and _number(value, digits) == _number(limit, digits):
-        digits += 3
-    return _number(value, digits), _number(limit, digits)
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.{digits}g}"
 
 
 def decision_header(record: DecisionRecord) -> bytes:

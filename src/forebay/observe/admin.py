@@ -10,8 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -19,7 +18,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from forebay import __version__
-from forebay.admission.model import DecisionRecord, TicketId
+from forebay.observe.decision_stream import DecisionStream
+from forebay.observe.decision_views import Asked, DecisionViews
 from forebay.observe.decisions import RecentDecisions
 from forebay.observe.metrics import CONTENT_TYPE, Metrics
 from forebay.observe.operations import Operated, Operations, json_answer
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminAccess", "Process", "admin_app"]
 
-_MAX_DECISIONS = 1000
 _INDEX = f"""Forebay {__version__}: admin API
 
 GET /healthz              200 while the process answers
 GET /readyz               200 once it serves; 503 while it shuts down
 GET /metrics              Prometheus metrics
 GET /api/snapshot         what is held, waiting and known, as JSON
-GET /api/decisions        recent decisions, newest first (?limit=100)
-GET /api/requests/ID      what was decided about one request, and how it ended
+GET /api/decisions        recent decisions, newest first (?limit=100);
+                          as they are made with `Accept: text/event-stream`
+GET /api/requests/ID      what one request does now, what was decided about it and why, and how it ended
                           (ID: its x-forebay-id, or its own x-request-id)
 GET /api/mode             what is done with decisions, for each pool and class
 POST /api/mode            switch it: {{"mode": "enforce" | "shadow" | "bypass" | "configured", "pool": …, "class": …}}
@@ -47,7 +47,7 @@ POST /api/reload          take over the configuration file as it is now
 """
 
 
-class Process(Operated, Protocol):
+class Process(Asked, Operated, Protocol):
     """What the admin API asks of the running gateway."""
 
     def unready_reason(self) -> str | None:
@@ -55,15 +55,6 @@ class Process(Operated, Protocol):
 
     def uptime_s(self) -> float:
         """Seconds since the process was ready."""
-
-    def ticket_of(self, request_id: str) -> TicketId | None:
-        """The ticket behind an `x-forebay-id`; None if the text is no such id."""
-
-    def ids_of(self, ticket: TicketId) -> dict[str, str]:
-        """`id`: its `x-forebay-id`. `request_id`: the `x-request-id` that its client sent, if it sent one."""
-
-    def wall_clock_s(self, at_s: float) -> float:
-        """Seconds since the epoch of a moment on the core's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +85,15 @@ class AdminAccess:
 
 
 def admin_app(
-    process: Process, metrics: Metrics, decisions: RecentDecisions, access: AdminAccess
+    process: Process,
+    metrics: Metrics,
+    decisions: RecentDecisions,
+    stream: DecisionStream,
+    access: AdminAccess,
 ) -> Starlette:
     """The ASGI application."""
-    views = _Views(process, metrics, decisions, access)
+    views = _Views(process, metrics, access)
+    requests = DecisionViews(process, decisions, stream)
     operations = Operations(process)
     return Starlette(
         routes=[
@@ -106,8 +102,8 @@ def admin_app(
             Route("/readyz", views.readyz),
             Route("/metrics", views.metrics),
             Route("/api/snapshot", views.guarded(views.snapshot)),
-            Route("/api/decisions", views.guarded(views.decisions)),
-            Route("/api/requests/{request_id:path}", views.guarded(views.request)),
+            Route("/api/decisions", views.guarded(requests.decisions)),
+            Route("/api/requests/{request_id:path}", views.guarded(requests.request)),
             Route("/api/mode", views.guarded(operations.mode), methods=["GET", "POST"]),
             Route("/api/drain", views.guarded(operations.drain), methods=["POST"]),
             Route("/api/reload", views.guarded(operations.reload), methods=["POST"]),
@@ -121,12 +117,9 @@ _View = Callable[["Request"], Awaitable[Response]]
 class _Views:
     """One coroutine per path; coroutines, so that none is moved to a thread."""
 
-    def __init__(
-        self, process: Process, metrics: Metrics, decisions: RecentDecisions, access: AdminAccess
-    ) -> None:
+    def __init__(self, process: Process, metrics: Metrics, access: AdminAccess) -> None:
         self._process = process
         self._metrics = metrics
-        self._decisions = decisions
         self._access = access
 
     def guarded(self, view: _View) -> _View:
@@ -160,46 +153,6 @@ class _Views:
             **msgspec.to_builtins(snapshot),
         }
         return json_answer(body)
-
-    async def decisions(self, request: Request) -> Response:
-        text = request.query_params.get("limit", "100")
-        if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MAX_DECISIONS):
-            return json_answer({"error": f"limit is a number from 1 to {_MAX_DECISIONS}"}, 400)
-        return json_answer(
-            {"decisions": [self._shown(record) for record in self._decisions.latest(int(text))]}
-        )
-
-    async def request(self, request: Request) -> Response:
-        request_id = request.path_params["request_id"]
-        ticket = self._process.ticket_of(request_id) or self._named(request_id)
-        records = self._decisions.of_ticket(ticket) if ticket is not None else []
-        if ticket is None or not records:
-            return json_answer(
-                {"error": "no such request, too long ago, or answered without a decision"}, 404
-            )
-        end = self._decisions.end_of(ticket)
-        return json_answer(
-            {
-                "ticket": ticket,
-                "decisions": [self._shown(record) for record in records],
-                "end": None if end is None else {"at": self._time(end.at_s), **msgspec.to_builtins(end)},
-            }
-        )
-
-    def _named(self, request_id: str) -> TicketId | None:
-        """The latest request that its client named so. A scan, as above."""
-        tickets = (record.ticket for record in self._decisions.latest(_MAX_DECISIONS))
-        return next((t for t in tickets if self._process.ids_of(t).get("request_id") == request_id), None)
-
-    def _shown(self, record: DecisionRecord) -> dict[str, Any]:
-        """A decision with what a client's report can be matched by: its ids and the time on the wall."""
-        shown: dict[str, Any] = msgspec.to_builtins(record)
-        return {**self._process.ids_of(record.ticket), "at": self._time(record.at_s), **shown}
-
-    def _time(self, at_s: float) -> str:
-        """A moment on the core's clock as time on the wall."""
-        at = datetime.fromtimestamp(self._process.wall_clock_s(at_s), UTC)
-        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _foreign(request: Request) -> Response | None:

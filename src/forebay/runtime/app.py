@@ -31,13 +31,14 @@ from forebay.admission.events import (
 )
 from forebay.admission.model import EndpointId, EngineKind, Mode, TicketId
 from forebay.admission.settings import Settings
-from forebay.admission.snapshot import Snapshot
+from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.config import Config
 from forebay.config.units import Address
 from forebay.gateway.gateway import Gateway
 from forebay.gateway.ports import GatewaySettings
 from forebay.http.server import HttpServer, ServerLimits
 from forebay.observe.admin import AdminAccess, admin_app
+from forebay.observe.decision_stream import DecisionStream
 from forebay.observe.decisions import RecentDecisions
 from forebay.observe.endpoint_log import EndpointLog
 from forebay.observe.metrics import Metrics
@@ -132,7 +133,9 @@ class App:
         self.server = HttpServer(self.gateway, _server_limits(config))
         credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
         access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
-        self.admin = AdminServer(admin_app(self, self.metrics, self.decisions, access), config.admin)
+        self.stream = DecisionStream(self.driver.delivery.watch)
+        app = admin_app(self, self.metrics, self.decisions, self.stream, access)
+        self.admin = AdminServer(app, config.admin)
 
     def _observe(self) -> None:
         """Who is told of each decision and each end."""
@@ -168,6 +171,10 @@ class App:
         ids = {"id": self.gateway.own_id(ticket).decode("ascii")}
         request_id = self.driver.delivery.request_id_of(ticket)
         return ids if request_id is None else {**ids, "request_id": request_id}
+
+    def look_up(self, ticket: TicketId) -> TicketView | None:
+        """One request as it is now; None if it is over, or was never known."""
+        return self.driver.look_up(ticket)
 
     def wall_clock_s(self, at_s: float) -> float:
         """Seconds since the epoch of a moment on the core's clock."""
@@ -291,6 +298,7 @@ class App:
         self.driver.stop()
         if self._state is not None and self.driver.broken is None:
             await self._state.stop()
+        self.stream.close()
         await self.admin.stop()
         return self._exit_code
 

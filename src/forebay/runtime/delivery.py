@@ -86,6 +86,15 @@ class Delivery:
         self._on_hold += tuple(holds)
         self._on_unenforced += tuple(unenforced)
 
+    def watch(self, on_record: Callable[[DecisionRecord], None]) -> Callable[[], None]:
+        """Tell this about every decision from now on, until what is returned is called."""
+        self._on_record += (on_record,)
+
+        def stop() -> None:
+            self._on_record = tuple(observer for observer in self._on_record if observer is not on_record)
+
+        return stop
+
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """All of them, in order. Never raises."""
         for effect in effects:

@@ -25,7 +25,7 @@ from forebay.admission.events import Arrived, DrainStarted, Event
 from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Settings
-from forebay.admission.snapshot import Snapshot
+from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.gateway.ports import Listener
 from forebay.runtime.delivery import Delivery
 
@@ -105,6 +105,10 @@ class Driver:
     def classes_in_use(self) -> tuple[str, ...]:
         """Classes that have requests."""
         return () if self.broken is not None else self._controller.classes_in_use()
+
+    def look_up(self, ticket: TicketId) -> TicketView | None:
+        """One request as it is now; None if it is over, or the core has failed."""
+        return None if self.broken is not None else self._controller.look_up(ticket, self.now())
 
     def export_learned(self) -> dict[str, object]:
         """What the core has learned of the engines; empty once it has failed."""

@@ -1014,3 +1014,21 @@ def test_waiters_fit_the_engines_that_are_left(begin: Begin) -> None:
     assert [2] == held(scenario.arrive(2, 0.2, class_name="batch", prompt_tokens=3000))
     scenario.tell(SampleMissed(B, unreachable=True), 0.3)
     assert [(2, "a")] == dispatched(scenario.end(1, 1.0))
+
+
+def test_a_request_can_be_looked_up_while_it_is_there() -> None:
+    """Looking changes nothing, and of one that is over nothing is left."""
+    scenario = Scenario(settings=settings_for(pool_settings(max_inflight_requests=1)))
+    scenario.arrive_many((1, 2), 0.0)
+    due_s = scenario.controller.next_deadline()
+    first, second = (scenario.controller.look_up(TicketId(number), 0.5) for number in (1, 2))
+    assert first is not None
+    assert second is not None
+    assert (("running", None), ("waiting", 0)) == (
+        (first.phase, first.position),
+        (second.phase, second.position),
+    )
+    assert due_s == scenario.controller.next_deadline()
+    scenario.end(1, 1.0)
+    assert scenario.controller.look_up(TicketId(1), 1.0) is None
+    scenario.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.admission.events import ModeChanged
+from forebay.admission.model import Mode
 from forebay.admission.outcomes import Outcome
 from tests.unit.admission.build import (
     Scenario,
@@ -126,3 +128,14 @@ def test_the_room_is_for_those_who_wait() -> None:
     assert [] == dispatched(effects)
     assert 1 == scenario.endpoint_view().draining_requests
     assert scenario.settlements[1].charged_gpu_s > 0
+
+
+def test_a_class_that_is_not_enforced_has_no_limit() -> None:
+    """What starts unasked is not ended for others either."""
+    scenario = two_streams()
+    scenario.tell(ModeChanged(Mode.SHADOW, class_name="standard"), 10.5)
+    settings = with_class("realtime", PATIENT, wait_budget_s=1000.0)
+    scenario.reconfigure(settings, 10.6)
+    scenario.arrive(3, 11.0, class_name="realtime")
+    assert [] == moving(scenario, 500.0, 1, 2)
+    assert [3] == list(scenario.waiting)

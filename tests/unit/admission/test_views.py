@@ -8,7 +8,7 @@ import pytest
 from forebay.admission.learning import CAUTIOUS, LEARNING
 from forebay.admission.model import EndpointId, EndpointState, EngineKind, TicketId, Usage
 from forebay.admission.snapshot import ClassView
-from forebay.admission.views import pool_view
+from forebay.admission.views import pool_view, ticket_view
 from tests.unit.admission.build import VLLM, Site, pool_settings, reading, settings_for
 
 
@@ -181,3 +181,30 @@ def test_a_view_names_the_one_request_that_is_waited_for(reserved: TicketId | No
     site.endpoint().reserved_for = reserved
     (view,) = pool_view(site.pool, 0.0).endpoints
     assert reserved == view.reserved_for
+
+
+def test_a_waiter_is_shown_with_its_place_and_what_it_has_still_to_wait() -> None:
+    """As an arrival of its size would be told, from now on."""
+    site = Site()
+    site.running(1)
+    for number in (2, 3, 4):
+        site.queued(number, 0.0)
+    view = ticket_view(site.life.tickets[TicketId(4)], 1.5)
+    assert ("waiting", 2, 0.0, 1.5, None) == (
+        view.phase, view.position, view.since_s, view.waited_s, view.endpoint,
+    )  # fmt: skip
+    assert view.predicted_wait_s is not None
+    assert view.predicted_wait_s > 1.0
+    assert view.waits_at_most_s == max(site.life.tickets[TicketId(4)].deadline_s - 1.5, 0.0)
+
+
+def test_one_that_runs_is_shown_with_its_endpoint() -> None:
+    """It has no place any more."""
+    site = Site()
+    ticket = site.running(1)
+    view = ticket_view(ticket, 2.0)
+    assert ("running", None, None, site.endpoint().id, None) == (
+        view.phase, view.position, view.predicted_wait_s, view.endpoint, view.ttft_s,
+    )  # fmt: skip
+    site.life.first_token(ticket, 0.75)
+    assert 0.75 == ticket_view(ticket, 2.0).ttft_s

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from forebay.cli.admin_client import AdminClient
 from forebay.cli.main import cli
+from tests.unit.cli.admin import Admin
 
 STATE = {
     "mode": "enforce",
@@ -21,55 +18,9 @@ STATE = {
 }
 
 
-class Admin(HTTPServer):
-    """An admin API that answers what a test says, and keeps what it was asked."""
-
-    status = 200
-    answer: bytes = json.dumps(STATE).encode()
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str, Any, str | None]] = []
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT."""
-        return f"127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: Admin
-
-    def do_GET(self) -> None:
-        self._answer(None)
-
-    def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-    def _answer(self, body: Any) -> None:
-        asked = (self.command, self.path, body, self.headers.get("authorization"))
-        self.server.asked.append(asked)
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(self.server.answer)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
-@pytest.fixture(name="admin")
-def _admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
-    for variable in ("FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
-    server = Admin()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+@pytest.fixture(autouse=True)
+def _tells_modes(admin: Admin) -> None:
+    admin.answer = json.dumps(STATE).encode()
 
 
 def mode(admin: Admin, *arguments: str) -> Result:

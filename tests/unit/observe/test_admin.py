@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from forebay.admission.model import EndpointId, Mode, TicketId
-from forebay.admission.snapshot import Snapshot
+from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.observe.admin import AdminAccess, admin_app
+from forebay.observe.decision_stream import DecisionStream
 from forebay.observe.decisions import RecentDecisions
 from forebay.observe.metrics import Metrics
 from tests.unit.observe.records import record, refusal_record
@@ -40,6 +41,7 @@ class FakeProcess:
         self.reloads: list[str] = []
         self.outcome = Reload(applied=True, changed=("grace",))
         self.asked: list[tuple[object, ...]] = []
+        self.states: dict[TicketId, TicketView] = {}
 
     def unready_reason(self) -> str | None:
         return self.reason
@@ -55,6 +57,9 @@ class FakeProcess:
 
     def ids_of(self, ticket: TicketId) -> dict[str, str]:
         return {"id": f"abc-{ticket}", "request_id": f"client/{ticket}"}
+
+    def look_up(self, ticket: TicketId) -> TicketView | None:
+        return self.states.get(ticket)
 
     def wall_clock_s(self, at_s: float) -> float:
         return 1_700_000_000.0 + at_s
@@ -79,7 +84,8 @@ async def client(
     process: FakeProcess, access: AdminAccess = LOOPBACK, decisions: RecentDecisions | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API, without sockets."""
-    app = admin_app(process, Metrics(process.snapshot), decisions or RecentDecisions(), access)
+    stream = DecisionStream(lambda _: lambda: None)
+    app = admin_app(process, Metrics(process.snapshot), decisions or RecentDecisions(), stream, access)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://admin") as opened:
         yield opened
 
