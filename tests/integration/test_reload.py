@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -219,56 +218,6 @@ async def test_a_pool_goes_and_its_endpoint_joins_another(tmp_path: Path) -> Non
                 ] == [("one", [(first.endpoint, "up"), (second.endpoint, "up")])]
 
             await eventually(moved)
-
-
-@pytest.mark.timeout(120)
-async def test_reloads_under_load_fail_nothing(tmp_path: Path) -> None:
-    """Sound and broken files in random order while requests come: each is answered, or refused by a bound in force."""
-    path, dice = tmp_path / "forebay.yaml", random.Random(7)
-    async with engine() as first, engine() as second, client() as http:
-        write(path, first, second)
-        async with ServeProcess("-c", str(path)) as gateway:
-            await until_up(http, gateway)
-            answers: list[httpx.Response] = []
-            over = asyncio.Event()
-
-            async def ask(number: int) -> None:
-                while not over.is_set():
-                    stream = number % 2 == 0
-                    answers.append(await http.post(f"{gateway.url}{CHAT}", json=chat(stream=stream)))
-
-            askers = [asyncio.ensure_future(ask(number)) for number in range(8)]
-            applied = refused = 0
-            for _ in range(60):
-                if dice.random() < 0.3:
-                    path.write_text(
-                        dice.choice(["pools: [", "pools: []", "listen: x", "\x00", "pools: {a: b}"])
-                    )
-                else:
-                    engines = dice.choice([(first,), (second,), (first, second), (second, first)])
-                    write(
-                        path,
-                        *engines,
-                        max_queue=dice.choice([None, 50]),
-                        max_inflight_requests=dice.choice([None, 1, 8]),
-                        headroom=dice.choice([0.5, 0.9]),
-                        poll_interval=dice.choice(["200ms", "1s"]),
-                        queue_policy=dice.choice([None, "latency"]),
-                    )
-                status, _ = await reload(http, gateway)
-                applied += status == 200
-                refused += status == 400
-            over.set()
-            await asyncio.gather(*askers)
-            assert (applied > 20, refused > 8) == (True, True)
-            assert len(answers) > 200
-            odd = [answer for answer in answers if answer.status_code != 200]
-            assert [] == [(answer.status_code, answer.text) for answer in odd]
-            pool = await first_pool(http, gateway)
-            assert 0 == pool["waiting_requests"] == sum(e["running_requests"] for e in pool["endpoints"])
-            gateway.signal()
-            assert 0 == await gateway.exit_code()
-            assert "Traceback" not in await gateway.log()
 
 
 async def test_without_a_file_there_is_nothing_new() -> None:
