@@ -42,6 +42,7 @@ from forebay.admission.events import (
     Sampled,
     SampleMissed,
     ShareChanged,
+    WaitTold,
 )
 from forebay.admission.filling import fill
 from forebay.admission.gate import Verdict, examine, rests_on_prediction, wait_budget_s
@@ -136,6 +137,8 @@ class Controller:
                 self._roster.endpoint_drained(event, now)
             case ModeChanged():
                 self._unenforced.mode_changed(event, now)
+            case WaitTold():
+                self._patience.told(event, now)
             case _:
                 assert_never(event)
         return self._take_effects()

@@ -36,6 +36,13 @@ class Progressed:
 
 
 @record
+class WaitTold:
+    """The client of a waiting request was sent the beginning of an answer: it can no longer be sent away unheard."""
+
+    ticket: TicketId
+
+
+@record
 class FirstTokenCame:
     """The first data event of a stream, or the first byte of any other answer, arrived from the engine."""
 
@@ -178,4 +185,5 @@ Event = (
     | ModeChanged
     | ShareChanged
     | DrainStarted
+    | WaitTold
 )

@@ -93,6 +93,12 @@ class Lifecycle:
             self._unfile(ticket)
             file_waiter(ticket, now, protected=protected)
 
+    def protect(self, ticket: Ticket, now: float) -> None:
+        """A waiter is not pushed out for others any more."""
+        if ticket.entry is not None and not ticket.entry.protected:
+            self._unfile(ticket)
+            file_waiter(ticket, now, protected=True)
+
     # To and from an endpoint
 
     def dispatch(

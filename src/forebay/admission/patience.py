@@ -12,6 +12,7 @@ from typing import Final
 
 from forebay.admission import triage
 from forebay.admission.deadlines import file_waiter
+from forebay.admission.events import WaitTold
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, TicketId
 from forebay.admission.outcomes import Outcome
@@ -62,6 +63,12 @@ class Patience:
         self._timers.compact(len(self._life.tickets), _is_live)
         if not ticket.pool.has_up():
             self._timers.at(now + self._grace_s(ticket.pool), self._no_endpoint_came, ticket)
+
+    def told(self, event: WaitTold, now: float) -> None:
+        """The client of a waiter knows that it waits: others do not push it out any more."""
+        ticket = self._life.tickets.get(event.ticket)
+        if ticket is not None:
+            self._life.protect(ticket, now)
 
     def absent(self, pool: Pool, now: float) -> None:
         """The pool has no endpoint any more: who waits gets the grace once more."""

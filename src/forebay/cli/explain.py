@@ -21,7 +21,8 @@ def command(*, request_id: str, admin: str | None, as_json: bool) -> None:
     r"""Say why a request was refused, had to wait, or was let in.
 
     REQUEST_ID is the x-forebay-id of its answer, which every answer and every error has, or the x-request-id that its
-    client sent. It is asked of the gateway process that answered; each keeps its last 2000 decisions.
+    client sent. It is asked of the gateway process that answered; each keeps its last 2000 decisions, and of those to
+    start at once the last 200.
 
     First comes what happened, in plain sentences; then the checks that were made, with what was found and what is
     allowed; then what would have let it in. While it waits, its position and the expected rest of its wait are shown.

@@ -259,6 +259,10 @@ class ClassEntry(Strict):
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """A request is refused if this quantile of its predicted wait is over its budget. Unset means 0.9 for realtime, 0.5
     otherwise."""
+    waiting_comments: Annotated[Duration, Field(ge=1, le=3600)] | None = None
+    """How often the client of a streamed request that waits is sent an SSE comment, against clients and proxies that
+    give up on silence; `15s` suits most. The answer then begins with status 200, and a refusal is told as an error
+    event in it. Unset: nothing is sent while a request waits."""
     mode: ModeName | None = None
     """What is done with decisions about this class; unset means what the pool or the top of the file says."""
 

@@ -258,6 +258,8 @@ class Attempt:
         elif phase is _PLAIN:
             self._exchange.finish()
             self._ended(self._outcome(), self._usage_of_kept())
+        elif phase is _HELD_PLAIN and self._kept_bytes > USAGE_BODY_BYTES:
+            self._failed(Failure.MALFORMED, None)  # a stream was promised, and for an event this is too much
         elif phase is _HELD_PLAIN:
             self._whole_answer(b"".join(self._kept))
         elif phase is _HELD_STREAM:
@@ -339,8 +341,8 @@ class Attempt:
     def _begin_plain(self, data: bytes) -> None:
         head = self._answer_head()
         self._keep(data, USAGE_BODY_BYTES)
-        if len(data) == head.content_length:
-            return  # The whole of it: head and body go out in one write when the end is reported.
+        if len(data) == head.content_length or self._exchange.started:
+            return  # The whole of it, or to be told as one event: it goes out in one write when the end is reported.
         self._start(content_length=head.content_length)
         self._phase = _PLAIN
         self._exchange.write(data)

@@ -16,6 +16,7 @@ The rules between the two sides:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -126,5 +127,7 @@ class GatewaySettings:
     """Idle engine connections are dropped after this; engines close theirs at 5 s, unannounced."""
     progress_interval_s: float = 0.075
     """How often moved streams are reported to the core, per endpoint."""
+    waiting_comments_s: Mapping[str, float] = field(default_factory=dict)
+    """By class: how often the client of a waiting stream is sent a comment. Classes that are not in it: never."""
     passed_gets: tuple[str, ...] = ("/version",)
     """Paths of `GET`s that are passed to an engine without admission."""

@@ -52,6 +52,7 @@ from forebay.gateway.routes import AdmittedRoute
 from forebay.gateway.routing import Routing, Unroutable
 from forebay.gateway.splice import changed_body
 from forebay.gateway.upstreams import Upstreams
+from forebay.gateway.waiting import WaitingComments
 from forebay.http.exchange import BodyFailure, Exchange
 from forebay.http.message import Headers, encode_headers, get_header
 
@@ -111,6 +112,7 @@ class Relay:
         "_body",
         "_change",
         "_claims",
+        "_comments",
         "_desk",
         "_dispatch",
         "_engine_error",
@@ -120,6 +122,7 @@ class Relay:
         "_reserved_bytes",
         "_route",
         "_stage",
+        "_stream",
         "_ticket",
         "_waiting_bytes",
     )
@@ -141,6 +144,8 @@ class Relay:
         self._failure: Failure | None = None
         self._reserved_bytes = 0
         self._waiting_bytes = 0
+        self._stream = False
+        self._comments: WaitingComments | None = None
 
     @property
     def request_id(self) -> bytes | None:
@@ -198,6 +203,7 @@ class Relay:
         exchange.on_drain_change = self._drain_changed
         exchange.on_slow_reader = self._reader_is_slow
         self._body = body
+        self._stream = ask.stream
         self._ticket = desk.core.new_ticket()
         self._stage = _WAITING
         desk.core.register(self._ticket, self)
@@ -282,6 +288,10 @@ class Relay:
         if not self._waiting_bytes:
             self._waiting_bytes = len(self._body)
             self._desk.bodies.add(self._waiting_bytes)
+        every_s = self._desk.settings.waiting_comments_s.get(effect.record.class_name)
+        if every_s is not None and self._stream and self._comments is None:
+            self._comments = WaitingComments(self._exchange, self._desk.core, self._ticket, every_s)
+            self._comments.begin(self._identity(), self._hold, explain=self._claims.explain)
 
     def on_refuse(self, refusal: Refusal, evicted: bool) -> None:
         if self._stage is _OVER:
@@ -451,6 +461,9 @@ class Relay:
         self._body = b""
 
     def _stop_waiting(self) -> None:
+        if self._comments is not None:
+            self._comments.stop()
+            self._comments = None
         if self._waiting_bytes:
             self._desk.bodies.remove(self._waiting_bytes)
             self._waiting_bytes = 0

@@ -33,6 +33,7 @@ class Exchange:
     __slots__ = (
         "_chunked",
         "_connection",
+        "_events_promised",
         "_held_head",
         "_keep",
         "_left_bytes",
@@ -63,6 +64,7 @@ class Exchange:
         self._write = connection.write
         self._held_head = b""
         self._started = False
+        self._events_promised = False
         self._chunked = False
         self._mute = False
         self._keep = False
@@ -136,6 +138,9 @@ class Exchange:
         if connection is None:
             return
         if self._started:
+            if self._events_promised:
+                self._respond_in_events(status, body)
+                return
             raise RuntimeError("the answer has already been started; use write and finish")
         block = headers if isinstance(headers, bytes) else encode_headers(headers)
         keep = connection.settle_body(close)
@@ -165,6 +170,8 @@ class Exchange:
         if connection is None:
             return
         if self._started:
+            if self._events_promised:
+                return
             raise RuntimeError("the answer has already been started")
         block = headers if isinstance(headers, bytes) else encode_headers(headers)
         head = self.head
@@ -186,6 +193,22 @@ class Exchange:
         line = STATUS_LINES.get(status) or status_line(status)
         self._held_head = b"%b%b%b%b" % (line, block, framing, connection.head_tail(self._keep))
         connection.soon(self._send_head)
+
+    def begin_events(self, headers: Headers) -> None:
+        """Starts an answer of server-sent events (200) before it is known what it will be.
+
+        A head that is started later is not sent. What is responded later becomes the last event, and if its status is
+        an error the connection is closed behind it without ending the answer.
+        """
+        self.start(200, headers, content_length=None)
+        self._events_promised = True
+
+    def _respond_in_events(self, status: int, body: bytes) -> None:
+        self.write(b"data: %b\n\n" % body.replace(b"\r", b"").strip().replace(b"\n", b"\ndata: "))
+        if status < 400:
+            self.finish()
+        else:
+            self.abort()
 
     def write(self, data: bytes) -> None:
         """Sends a piece of the body, as one chunk where the answer is chunked. Empty pieces are nothing.

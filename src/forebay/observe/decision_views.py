@@ -28,7 +28,7 @@ __all__ = ["Asked", "DecisionViews"]
 _MAX_DECISIONS: Final = 1000
 _EVENTS: Final = "text/event-stream"
 _UNKNOWN: Final = (
-    "nothing is known of this request here. The process that answered it knows it, for its last 2000 decisions, by "
+    "nothing is known of this request here. The process that answered it knows it, if it is one of the last, by "
     "its x-forebay-id or by the x-request-id that its client sent. What was answered without a decision (malformed, "
     "unknown model or key, no room for its body) is only in the metrics"
 )

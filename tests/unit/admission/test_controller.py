@@ -24,6 +24,7 @@ from forebay.admission.events import (
     Sampled,
     SampleMissed,
     ShareChanged,
+    WaitTold,
 )
 from forebay.admission.model import EndpointId, EndpointState, TicketId, Usage
 from forebay.admission.outcomes import Outcome
@@ -1031,4 +1032,17 @@ def test_a_request_can_be_looked_up_while_it_is_there() -> None:
     assert due_s == scenario.controller.next_deadline()
     scenario.end(1, 1.0)
     assert scenario.controller.look_up(TicketId(1), 1.0) is None
+    scenario.close()
+
+
+def test_whose_client_was_told_that_it_waits_is_not_pushed_out() -> None:
+    """A more important newcomer takes the place of another one; late news of one that is gone is no error."""
+    scenario = Scenario(settings=settings_for(pool_settings(max_inflight_requests=1, max_queue=2)))
+    scenario.arrive(1, 0.0)
+    scenario.arrive_many((2, 3), 0.1, class_name="batch")
+    assert [] == scenario.tell(WaitTold(TicketId(3)), 0.2)  # the youngest would be the first to go
+    assert [(2, Outcome.DISPLACED)] == turned_away(scenario.arrive(4, 0.3, class_name="realtime"))
+    assert [(5, Outcome.QUEUE_FULL)] == turned_away(scenario.arrive(5, 0.4, class_name="standard"))
+    for late in (1, 2, 99):
+        assert [] == scenario.tell(WaitTold(TicketId(late)), 0.5)
     scenario.close()

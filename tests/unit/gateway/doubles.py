@@ -60,6 +60,20 @@ class ScriptedExchange(Exchange):
         self.failure: Callable[[BodyFailure], None] | None = None
         self.arrive: Callable[[bytes], None] | None = None
         self.reads_at_once = True
+        self.promised = False
+        """The answer was begun before it was known what it will be."""
+
+    @property
+    def started(self) -> bool:
+        return self.status is not None
+
+    @property
+    def over(self) -> bool:
+        return bool(self.ends)
+
+    def begin_events(self, headers: Headers) -> None:
+        self.start(200, headers, content_length=None)
+        self.promised = True
 
     def read_body(
         self,
@@ -74,12 +88,15 @@ class ScriptedExchange(Exchange):
             on_body(self.body)
 
     def respond(self, status: int, headers: Headers | bytes, body: bytes, *, close: bool = False) -> None:
-        if not self.ends:
+        if self.promised:
+            self.write(b"data: %b\n\n" % body)
+            self._end("finish" if status < 400 else "abort")
+        elif not self.ends:
             self.status, self.headers, self.sent = status, fields_of(headers), body
             self._end("respond")
 
     def start(self, status: int, headers: Headers | bytes, *, content_length: int | None) -> None:
-        if not self.ends:
+        if not self.ends and not self.promised:
             assert self.status is None, "a head was sent twice"
             self.status, self.headers = status, fields_of(headers)
 

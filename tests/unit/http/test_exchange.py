@@ -185,3 +185,28 @@ def test_draining_server_closes_after_each_answer() -> None:
     exchange.respond(200, [], b"")
     assert answers(served.transport.sent)[0][1][b"connection"] == b"close"
     assert served.transport.closed
+
+
+def test_events_can_be_begun_before_it_is_known_what_follows() -> None:
+    """A head that comes later is not sent; a stream goes on as events."""
+    served, exchange = begin()
+    exchange.begin_events([(b"content-type", b"text/event-stream")])
+    exchange.write(b": waiting\n\n")
+    exchange.start(201, [(b"x-other", b"1")], content_length=5)
+    exchange.write(b"data: 1\n\n")
+    exchange.finish()
+    ((status, headers, body),) = answers(served.transport.sent)
+    assert (200, b": waiting\n\ndata: 1\n\n") == (status, body)
+    assert b"x-other" not in headers
+    assert not served.transport.closed
+
+
+@pytest.mark.parametrize(("status", "closed"), [(200, False), (429, True)])
+def test_what_is_responded_to_begun_events_is_the_last_of_them(status: int, closed: bool) -> None:
+    """With each of its lines in it; an error is not followed by the end of the answer."""
+    served, exchange = begin()
+    exchange.begin_events([])
+    exchange.respond(status, [(b"retry-after", b"1")], b'{\r\n "error": 1\n}\n')
+    assert b'data: {\ndata:  "error": 1\ndata: }\n\n' in served.transport.sent
+    assert (closed, not closed) == (served.transport.closed, served.transport.sent.endswith(b"0\r\n\r\n"))
+    assert exchange.over
