@@ -17,8 +17,6 @@ It learns nothing by itself and knows no time: `wait` says what to observe.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from itertools import accumulate
 from typing import Final
 
 PER_OCTAVE: Final = 8
@@ -42,7 +40,7 @@ _NOTHING: Final = 1e-9
 class RatioHistogram:
     """Decayed weights of a positive ratio, by bin."""
 
-    __slots__ = ("_counts", "_cumulative", "_increment", "decay", "observations")
+    __slots__ = ("_counts", "_increment", "_total", "decay", "observations")
 
     def __init__(self, decay: float = DECAY) -> None:
         self.decay = decay
@@ -50,15 +48,15 @@ class RatioHistogram:
         self._counts = [0.0] * BINS
         self._increment = 1.0
         """Weight of the next observation. Old ones shrink by making new ones larger."""
-        self._cumulative: list[float] = []
-        """Sums of the weights before each border; empty when they are to be added up anew."""
+        self._total = 0.0
+        """The sum of all weights."""
 
     # Learning
 
     def seed(self, ratio: float, weight: float) -> None:
         """Put in a prior: evidence worth `weight` observations, which fades as they do."""
         self._counts[int(_position(ratio))] += weight * self._increment
-        self._cumulative = []
+        self._total += weight * self._increment
 
     def observe(self, ratio: float) -> None:
         """One ratio was seen."""
@@ -83,19 +81,20 @@ class RatioHistogram:
         self._age()
 
     def _age(self) -> None:
+        """Each observation adds its weight, wherever it put it, and makes the next one heavier."""
         self.observations += 1
-        self._cumulative = []
+        self._total += self._increment
         self._increment /= self.decay
         if self._increment > _RESCALE_AT:
             self._counts = [count / self._increment for count in self._counts]
+            self._total = sum(self._counts, 0.0)
             self._increment = 1.0
 
     # Answers
 
     def quantile(self, q: float) -> float:
         """The ratio that a share `q` (0 to 1) of the weight does not exceed; 1.0 while there is none."""
-        cumulative = self._sums()
-        total = cumulative[BINS]
+        total = self._total
         if total <= 0.0:
             return 1.0
         if q > 1.0:
@@ -104,24 +103,28 @@ class RatioHistogram:
         least = _NOTHING * total
         if target < least:
             target = least  # so that the smallest quantile lies in the lowest bin that holds anything
-        index = bisect_left(cumulative, target, 1) - 1
-        before = cumulative[index]
-        return _value(index + (target - before) / (cumulative[index + 1] - before))
+        counts, below, last = self._counts, 0.0, 0
+        for index in range(BINS):
+            weight = counts[index]
+            if weight > 0.0:
+                if below + weight >= target:
+                    return _value(index + (target - below) / weight)
+                below += weight
+                last = index
+        return _value(last + 1.0)  # the parts may come to a little less than the sum that was kept
 
     def cdf(self, ratio: float) -> float:
         """Share of the weight at or below this ratio; 0.5 while there is none."""
-        cumulative = self._sums()
-        total = cumulative[BINS]
+        total = self._total
         if total <= 0.0:
             return 0.5
         position = _position(ratio)
         index = int(position)
-        return (cumulative[index] + self._counts[index] * (position - index)) / total
-
-    def _sums(self) -> list[float]:
-        if not self._cumulative:
-            self._cumulative = list(accumulate(self._counts, initial=0.0))
-        return self._cumulative
+        counts, below = self._counts, 0.0
+        for before in range(index):
+            below += counts[before]
+        share = (below + counts[index] * (position - index)) / total
+        return share if share < 1.0 else 1.0
 
     # Keeping
 
@@ -161,7 +164,7 @@ class RatioHistogram:
                 counts[index] = weight
         self._counts = counts
         self._increment = 1.0
-        self._cumulative = []
+        self._total = sum(counts, 0.0)
         self.observations = observations
         return True
 
