@@ -247,6 +247,13 @@ async def test_files_change_in_every_way_under_load(tmp_path: Path) -> None:
                 mounted(tmp_path, 3, texts[3])
                 await until(RELOADS, 3.0)
                 await load.end()
+                last = sound(dice, first, second)
+                mounted(tmp_path, 4, yaml.safe_dump({**last, "tenants": last["tenants"][:1]}))
+                await until(RELOADS, 4.0)
+                for name, status in (("acme", 200), ("guest", 401)):  # a tenant that is gone is refused
+                    own = {"authorization": f"Bearer {KEYS[name]}"}
+                    answer = await http.post(f"{gateway.url}{CHAT}", json=chat(), headers=own)
+                    assert status == answer.status_code
             assert [] == load.odd
             assert load.answered > 100
             await until_at_rest(http, gateway)
