@@ -12,13 +12,19 @@ from forebay.cli.admin_client import AdminClient, admin_option
 
 __all__ = ["command"]
 
+_EPILOG = """
+\b
+  forebay explain 5f1c9a0b3d7e-2a
+  forebay explain my-call-17 --admin gateway-0:9321
+"""
 
-@click.command("explain")
+
+@click.command("explain", epilog=_EPILOG)
 @click.argument("request_id")
 @admin_option
 @click.option("--json", "as_json", is_flag=True, help="Print all that the admin API says of it.")
 def command(*, request_id: str, admin: str | None, as_json: bool) -> None:
-    r"""Say why a request was refused, had to wait, or was let in.
+    """Say why a request was refused, had to wait, or was let in.
 
     REQUEST_ID is the x-forebay-id of its answer, which every answer and every error has, or the x-request-id that its
     client sent. It is asked of the gateway process that answered; each keeps its last 2000 decisions, and of those to
@@ -26,10 +32,6 @@ def command(*, request_id: str, admin: str | None, as_json: bool) -> None:
 
     First comes what happened, in plain sentences; then the checks that were made, with what was found and what is
     allowed; then what would have let it in. While it waits, its position and the expected rest of its wait are shown.
-
-    \b
-        forebay explain 5f1c9a0b3d7e-2a
-        forebay explain my-call-17 --admin gateway-0:9321
     """
     told = AdminClient(admin).get(f"/api/requests/{urllib.parse.quote(request_id, safe='')}")
     if as_json:

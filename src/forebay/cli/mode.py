@@ -11,8 +11,15 @@ from forebay.cli.admin_client import AdminClient, admin_option
 
 __all__ = ["command"]
 
+_EPILOG = """
+\b
+  forebay mode                        what is in force
+  forebay mode shadow --class batch   try a policy on batch requests without refusing any
+  forebay mode bypass --pool llama    get out of the way of one model
+"""
 
-@click.command("mode")
+
+@click.command("mode", epilog=_EPILOG)
 @click.argument(
     "mode",
     required=False,
@@ -25,7 +32,7 @@ __all__ = ["command"]
 def command(
     *, mode: str | None, pool: str | None, class_name: str | None, admin: str | None, as_json: bool
 ) -> None:
-    r"""Show or switch what a running gateway does with its decisions.
+    """Show or switch what a running gateway does with its decisions.
 
     enforce carries them out. shadow makes and records them, and sends every request to an engine at once. bypass makes
     none. configured takes back what was switched live: the configuration holds again.
@@ -33,11 +40,6 @@ def command(
     Without MODE the modes in force are shown. What is said of a pool or a class goes before what is said of everything;
     where both say something, the one that interferes less holds. A switch holds until the next one, a restart, or a
     reload that changes what the configuration says there.
-
-    \b
-        forebay mode                              what is in force
-        forebay mode shadow --class batch         try a policy on batch requests without refusing any
-        forebay mode bypass --pool llama          get out of the way of one model
     """
     client = AdminClient(admin)
     if mode is None:
