@@ -51,6 +51,7 @@ collect_ignore = (
         "unit/gateway/test_attempt.py",
         "unit/gateway/test_gateway.py",
         "unit/gateway/test_relay.py",
+        "unit/gateway/test_waiting.py",
         "unit/http/test_call.py",
         "unit/http/test_upstream_connection.py",
     ]

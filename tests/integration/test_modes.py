@@ -149,10 +149,11 @@ async def test_the_process_is_drained_over_the_api() -> None:
         answer = await http.post(f"{gateway.admin_url}/api/drain")
         assert (202, 30.0) == (answer.status_code, answer.json()["within_s"])
 
-        async def unready() -> bool:
-            return (await http.get(f"{gateway.admin_url}/readyz")).status_code == 503
+        async def draining() -> bool:
+            return bool((await http.get(f"{gateway.admin_url}/api/snapshot")).json()["draining"])
 
-        await eventually(unready)
+        await eventually(draining)
+        assert 503 == (await http.get(f"{gateway.admin_url}/readyz")).status_code
         assert 503 == (await http.post(f"{gateway.url}{CHAT}", json=chat())).status_code
         gateway.signal()
         await asyncio.sleep(0.2)
