@@ -250,7 +250,7 @@ class Controller:
         if state.mode is not _ENFORCE and self._unenforced.let_through(ticket, state, now):
             return
         verdict = self._examine(ticket, now)
-        if verdict.outcome is _QUEUE_FULL:
+        if verdict.outcome is _QUEUE_FULL or verdict.takes_over:
             victims = triage.room_for(ticket, verdict, self._settings.displace, now)
             if victims:
                 self._displace(victims, ticket, now)
@@ -316,6 +316,8 @@ class Controller:
         if plan is None:
             raise MisuseError(f"no plan {demand.plan!r} is configured")
         ticket.weight = plan.weight
+        if plan.never_refuse:
+            ticket.never_refuse = True
         if plan.limits:
             ticket.debit = debit_of(ticket, self._life.quota.account(demand.tenant, plan, now))
 
@@ -447,8 +449,10 @@ class Controller:
             outcome = Outcome.NO_ENDPOINTS if unreached else Outcome.UPSTREAM_FAILED
             self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=engine_goes_on)
             return
-        left = ticket.settings.wait_budget_s - ticket.waited_s
-        ticket.deadline_s = self._patience.until_s(ticket, min(left, wait_budget_s(ticket, now)), now)
+        left = wait_budget_s(ticket, now)
+        if not ticket.never_refuse:
+            left = min(left, ticket.settings.wait_budget_s - ticket.waited_s)
+        ticket.deadline_s = self._patience.until_s(ticket, left, now)
         self._life.take_back(ticket, now, engine_goes_on=engine_goes_on, detail=detail)
         if self._unenforced.let_go(ticket, now):
             return

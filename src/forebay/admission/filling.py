@@ -222,7 +222,7 @@ def _reserve(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) 
 
 
 def _has_waited_half(ticket: Ticket, now: float) -> bool:
-    return now - ticket.queued_s >= (ticket.deadline_s - ticket.queued_s) / 2
+    return now - ticket.queued_s >= (ticket.usual_end_s - ticket.queued_s) / 2
 
 
 def _keep_for(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:

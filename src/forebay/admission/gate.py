@@ -73,6 +73,8 @@ class Verdict:
     """What is said of its wait; None if it need not wait, or nobody can say."""
     retry_after_s: float | None = None
     """When to come back, where whoever refused has said it."""
+    takes_over: bool = False
+    """It is let in above a bound of the pool, for it may not be refused."""
 
     def check(
         self, name: str, value: Amount, limit: Amount | None, outcome: Outcome, detail: str = ""
@@ -82,6 +84,16 @@ class Verdict:
         self.checks.append(Check(name, value, limit, passed))
         if not passed and self.outcome is None:
             self.outcome, self.decided_by, self.detail = outcome, name, detail
+
+    def check_bound(
+        self, ticket: Ticket, name: str, value: Amount, limit: Amount | None, detail: str
+    ) -> None:
+        """The same of a bound of the pool, which some requests take over."""
+        if ticket.never_refuse and limit is not None and value > limit:
+            self.checks.append(Check(name, value, limit, False))
+            self.takes_over = True
+        else:
+            self.check(name, value, limit, _QUEUE_FULL, detail)
 
 
 def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, draining: bool) -> Verdict:
@@ -109,18 +121,19 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     if ticket.debit is not None:
         _check_quota(verdict, ticket.debit, now)
     if ruling is not None:
-        _check_rules(verdict, ruling)
+        _check_rules(verdict, ruling, ticket)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
-    may_start = verdict.outcome is None and (bound_us is None or with_it_us <= bound_us) and pool.has_place()
+    is_within = bound_us is None or with_it_us <= bound_us or ticket.never_refuse
+    may_start = verdict.outcome is None and is_within and pool.has_place()
     if may_start and (pool.ceilings is None or not pool.is_shut(ticket.class_index, now)):
         verdict.endpoint = place(ticket, pool.endpoints.values(), now)
     if verdict.endpoint is None:
         _check_wait(verdict, ticket, now)
-    verdict.check(
+    verdict.check_bound(
+        ticket,
         "pool_gpu_seconds",
         pool.settings.to_gpu_s(with_it_us),
         None if bound_us is None else _gpu_s(pool, bound_us),
-        _QUEUE_FULL,
         "The pool's bound on queued and running work is reached.",
     )
     if verdict.endpoint is None:
@@ -187,13 +200,13 @@ def _check_quota(verdict: Verdict, debit: Debit, now: float) -> None:
                 verdict.detail += f" There is room for this request in {wait_s:.0f} s."
 
 
-def _check_rules(verdict: Verdict, ruling: Ruling) -> None:
-    """An operator's rule may refuse what all limits would let in."""
+def _check_rules(verdict: Verdict, ruling: Ruling, ticket: Ticket) -> None:
+    """An operator's rule may refuse what all limits would let in, but for what is never refused."""
     rule = ruling.refused_by
     if rule is None:
         return
     verdict.checks.append(Check(rule.check, 1, None, False))
-    if verdict.outcome is None:
+    if verdict.outcome is None and not ticket.never_refuse:
         verdict.outcome, verdict.decided_by = Outcome.RULE_REFUSED, rule.check
         verdict.retry_after_s = rule.retry_after_s
 
@@ -217,7 +230,7 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     if pool.learning.may_refuse and not ticket.accepted:
         quantile = pool.learning.quantile_for(ticket.settings.confidence, waits.trusted)
         wait_s = waits.at_quantile(base_s, quantile)
-        verdict.check(PREDICTED_WAIT, wait_s, budget, Outcome.DEADLINE_UNREACHABLE)
+        verdict.check(PREDICTED_WAIT, wait_s, None if budget == inf else budget, Outcome.DEADLINE_UNREACHABLE)
         if verdict.decided_by == PREDICTED_WAIT:
             verdict.detail = (
                 f"Expected are {forecast.expected_s:.3g} s; compared is the {quantile:g} quantile."
@@ -245,7 +258,7 @@ def _check_waiting_bounds(
     verdict: Verdict, ticket: Ticket, ledger: Ledger, settings: Settings, now: float
 ) -> None:
     """The bounds on what waits."""
-    pool, demand, own = ticket.pool, ticket.demand, ticket.settings
+    pool, demand = ticket.pool, ticket.demand
     verdict.check(
         "waiting_bytes",
         ledger.waiting_bytes + demand.body_bytes,
@@ -253,7 +266,20 @@ def _check_waiting_bounds(
         _QUEUE_FULL,
         "Waiting requests hold as many bytes as they may.",
     )
-    waiting = pool.books.classes[demand.class_name]
+    if not ticket.never_refuse:
+        _check_class_bounds(verdict, ticket, now)
+    verdict.check_bound(
+        ticket,
+        "pool_queue_requests",
+        pool.books.waiting.requests + 1,
+        pool.settings.max_queue,
+        "The pool has as many requests waiting as it may.",
+    )
+
+
+def _check_class_bounds(verdict: Verdict, ticket: Ticket, now: float) -> None:
+    pool, own = ticket.pool, ticket.settings
+    waiting = pool.books.classes[own.name]
     verdict.check(
         "class_queue_requests",
         waiting.requests + 1,
@@ -270,18 +296,14 @@ def _check_waiting_bounds(
         _QUEUE_FULL,
         f"Class {own.name!r} has as much work waiting as it may.",
     )
-    verdict.check(
-        "pool_queue_requests",
-        pool.books.waiting.requests + 1,
-        pool.settings.max_queue,
-        _QUEUE_FULL,
-        "The pool has as many requests waiting as it may.",
-    )
 
 
 def wait_budget_s(ticket: Ticket, now: float) -> float:
-    """How long this request may wait from now: its class's budget or the client's stated deadline, the tighter."""
-    budget = ticket.settings.wait_budget_s
+    """How long this request may wait from now: its class's budget or the client's stated deadline, the tighter.
+
+    Infinite where neither holds.
+    """
+    budget = inf if ticket.never_refuse else ticket.settings.wait_budget_s
     stated = ticket.demand.first_token_by_s
     return budget if stated is None else min(budget, stated - now)
 

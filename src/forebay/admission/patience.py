@@ -8,6 +8,7 @@ connect timeout when its pool has no endpoint. Like `watch` it sets timers and m
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from forebay.admission import triage
@@ -89,6 +90,11 @@ class Patience:
     def _set_alarm(self, ticket: Ticket, now: float) -> None:
         """One timer for each waiter, for the next moment at which something may have to be done about it."""
         due_s = ticket.deadline_s
+        if ticket.never_refuse:
+            if due_s < inf:
+                ticket.alarm_s = due_s
+                self._timers.at(due_s, self._alarm, ticket)
+            return
         for part in triage.LOOKED_AT:
             look_s = ticket.queued_s + part * (ticket.deadline_s - ticket.queued_s)
             if now < look_s < due_s:

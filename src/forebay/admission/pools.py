@@ -435,7 +435,7 @@ class Pool:
         And what is far below that is the same too: not too long. So the error is a part of the wait or of half the
         budget, whichever is more.
         """
-        longest_s = ticket.deadline_s - ticket.arrived_s
+        longest_s = ticket.usual_end_s - ticket.arrived_s
         self.errors.observe(
             min(forecast.expected_s, longest_s), min(ticket.waited_s, longest_s), least_s=longest_s / 2
         )

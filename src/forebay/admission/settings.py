@@ -128,6 +128,8 @@ class ClassSettings:
     """Part of the pool's GPU-seconds that the class may get while others wait."""
     confidence: float = 0.5
     """A request is refused if this quantile of its predicted wait is over its budget."""
+    never_refuse: bool = False
+    """Its requests wait for as long as it takes (`Ticket.never_refuse`)."""
     mode: Mode | None = None
     """None: what the pool or the whole says."""
     admit_below_utilization: float | None = None
@@ -209,6 +211,8 @@ class PlanSettings:
     name: str
     weight: float = 1.0
     """Share in GPU time relative to other tenants that wait in the same class."""
+    never_refuse: bool = False
+    """As of a class, for the requests of its tenants."""
     tokens_per_s: float | None = None
     """Input and output tokens; None is unlimited, here as below, and 0 lets nothing through."""
     tokens_capacity: int | None = None

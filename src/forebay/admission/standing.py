@@ -19,7 +19,7 @@ class Standing:
         """True if nobody may push it out for as long as it waits. Asked once, when it begins to wait."""
         demand = ticket.demand
         return is_protected(
-            never_refuse=False,
+            never_refuse=ticket.never_refuse,
             retry_of_displaced=demand.retry_count > 0
             and self._displaced.claim(demand.tenant, fingerprint(demand), now),
             later_call=demand.session is not None

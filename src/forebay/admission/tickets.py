@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from forebay.admission.ledger import Booking
@@ -54,6 +55,7 @@ class Ticket(Waiter):
         "first_token_s",
         "forecast",
         "last_byte_s",
+        "never_refuse",
         "output_events",
         "phase",
         "pool",
@@ -94,6 +96,8 @@ class Ticket(Waiter):
         """What it takes from its tenant's account; None if nothing of that is limited."""
         self.pool = pool
         self.settings = settings
+        self.never_refuse = settings.never_refuse
+        """It waits for as long as it takes: only what its client said may end that."""
         self.price = price
         self.booking = booking
         self.phase = NEW
@@ -135,6 +139,11 @@ class Ticket(Waiter):
     def accepted(self) -> bool:
         """True if an operator's rule lets it in whatever its wait and the bounds of its class."""
         return self.ruling is not None and self.ruling.accepted
+
+    @property
+    def usual_end_s(self) -> float:
+        """The end of its wait; where there is none, that of others of its class."""
+        return self.deadline_s if self.deadline_s < inf else self.queued_s + self.settings.wait_budget_s
 
     @property
     def cost(self) -> Cost:

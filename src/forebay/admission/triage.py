@@ -41,14 +41,21 @@ _SAME: Final = Displace.SAME
 
 
 def room_for(ticket: Ticket, verdict: Verdict, displace: Displace, now: float) -> list[Ticket]:
-    """Waiters whose going lets this arrival pass the bounds that refuse it; none if it would not be enough."""
+    """Waiters whose going lets this arrival pass the bounds that refuse it; none if it would not be enough.
+
+    One that takes bounds over comes in whatever goes, and so many go as may.
+    """
     if displace is _OFF:
         return []
     choice = _Choice(ticket, displace, now)
+    takes_over = verdict.outcome is None
     failed = [check for check in verdict.checks if not check.passed and check.name != HOPELESS]
+    if ticket.never_refuse:
+        # What holds it is no bound; and where bytes refuse it, the bounds that it takes over need not be mended.
+        failed = [c for c in failed if c.name in POOL_BOUNDS and (takes_over or c.name == "waiting_bytes")]
     enough = choice.go_on(failed)
     choice.end()
-    return choice.chosen if enough else []
+    return choice.chosen if enough or takes_over else []
 
 
 class _Choice:
@@ -168,7 +175,7 @@ def lost_from_s(ticket: Ticket) -> float:
     keeps the last moments of a wait from ending in an answer that is late for certain.
     """
     settings = ticket.settings
-    if not ticket.demand.stream or settings.wait_budget_s > settings.ttft_s:
+    if not ticket.demand.stream or settings.wait_budget_s > settings.ttft_s or ticket.never_refuse:
         return inf
     prefill_s = ticket.cost.prefill_us / MICRO / ticket.pool.fastest()
     if prefill_s > SHORT_PREFILL * settings.ttft_s:

@@ -11,6 +11,7 @@ overload that lasts, more is said to be refused than would be.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from forebay.admission import triage
@@ -150,7 +151,7 @@ def judge(ticket: Ticket, ledger: Ledger, settings: Settings, now: float) -> Ver
         verdict.check(
             EXPECTED_WAIT,
             verdict.forecast.expected_s,
-            wait_budget_s(ticket, now),
+            None if (budget_s := wait_budget_s(ticket, now)) == inf else budget_s,
             Outcome.QUEUE_TIMEOUT,
             "It would have waited, and its time would probably have run out.",
         )

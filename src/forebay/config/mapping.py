@@ -129,6 +129,7 @@ def _plan_settings(name: str, entry: PlanEntry) -> PlanSettings:
     return PlanSettings(
         name,
         weight=entry.weight,
+        never_refuse=entry.never_refuse,
         tokens_per_s=entry.tokens_per_second,
         # Nothing that ever comes in is nothing, whatever the bucket could hold.
         tokens_capacity=0 if entry.tokens_per_second == 0 else tokens_capacity,
@@ -163,6 +164,7 @@ def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
         short_tokens=entry.short_tokens,
         short_weight=entry.short_weight,
         max_share=entry.max_share,
+        never_refuse=entry.never_refuse,
         admit_below_utilization=entry.admit_below_utilization,
         max_stream_s=_max_stream_s(entry, known),
         confidence=entry.confidence

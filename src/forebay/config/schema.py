@@ -263,6 +263,9 @@ class ClassEntry(Strict):
     """How often the client of a streamed request that waits is sent an SSE comment, against clients and proxies that
     give up on silence; `15s` suits most. The answer then begins with status 200, and a refusal is told as an error
     event in it. Unset: nothing is sent while a request waits."""
+    never_refuse: bool = False
+    """Its requests wait for as long as it takes, beyond the wait budget and all bounds but that on bytes, and are never
+    displaced. Only a deadline that the client states, and what can never be served, ends that."""
     mode: ModeName | None = None
     """What is done with decisions about this class; unset means what the pool or the top of the file says."""
 

@@ -66,6 +66,8 @@ class PlanEntry(Strict):
     """Classes that may be claimed; unset is all. Another one is taken for the next less important one of these."""
     weight: Annotated[float, Field(ge=0.001, le=1e6)] = 1.0
     """Share of each of its tenants in GPU time, relative to other tenants that wait in the same class."""
+    never_refuse: bool = False
+    """Requests of its tenants wait for as long as it takes, as in a class that says so. The limits of the plan hold."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """Models that may be asked for, `*` stands for anything; unset is all. Others are answered 403."""
     tokens_per_second: Annotated[float, Field(ge=0, le=1e9)] | None = None

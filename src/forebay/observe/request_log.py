@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Final
 
 from forebay.admission.model import DecisionRecord, Mode, Settlement, TicketId
@@ -67,7 +68,7 @@ class RequestLog:
                 "model": _plain(record.model),
                 "waited_s": round(record.waited_s, 3),
                 "predicted_wait_s": round(record.predicted_wait_s, 3),
-                "wait_budget_s": round(record.wait_budget_s, 3),
+                "wait_budget_s": round(record.wait_budget_s, 3) if isfinite(record.wait_budget_s) else None,
                 "cost_gpu_s": round(record.cost_gpu_s, 3),
                 **self._told_suppressed(),
             },
