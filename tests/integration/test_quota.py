@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.fakes import MODEL, Served, chat, chat_answer, plain
-from tests.integration.processes import ServeProcess, client, engine, until_up
+from tests.integration.processes import ServeProcess, client, engine, until_up, until_waiting
 from tests.integration.test_tenants import CHAT, KEY, OTHER, ask, hashed, write
 
 COMPLETIONS = "/v1/completions"
@@ -241,3 +241,33 @@ async def test_f087_names_and_keys_without_end_leave_no_trace(tmp_path: Path) ->
             assert any('tenant="other"' in line for line in lines)
             assert len({line.split('tenant="')[1].split('"')[0] for line in lines}) <= 101
             assert json.dumps("sk-") not in text
+
+
+async def test_never_refused_requests_wait(tmp_path: Path) -> None:
+    """Beyond the class's bounds and its budget, where those of others are refused; and are answered in the end."""
+    path = tmp_path / "forebay.yaml"
+    release = asyncio.Event()
+
+    async def held(served: Served) -> None:
+        await release.wait()
+        await served.send(plain(chat_answer()))
+
+    async with engine(held) as fake, client() as http:
+        write(
+            path,
+            fake,
+            pool={"max_inflight_requests": 1, "max_queue": 1},
+            classes={"standard": {"ttft": "5s", "wait_budget": "300ms", "max_queue": 1}},
+            **tenants(never_refuse=True),
+        )
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            first = asyncio.ensure_future(ask(http, gateway, OTHER))
+            await fake.until(lambda: fake.running == 1)
+            waiters = [asyncio.ensure_future(ask(http, gateway, KEY)) for _ in range(5)]
+            await until_waiting(http, gateway, 5)
+            assert "queue_full" == (await ask(http, gateway, OTHER)).json()["error"]["code"]
+            await asyncio.sleep(0.5)
+            await until_waiting(http, gateway, 5)
+            release.set()
+            assert {200} == {(await call).status_code for call in [first, *waiters]}
