@@ -85,9 +85,12 @@ def test_nobody_uses_more_than_was_granted(plan: PlanSettings, history: list[tup
             most_requests = max(most_requests, plan.requests_capacity or 0)
         elif what == "arrive":
             assert isinstance(value, int)
-            debit = Debit(account, tokens=value, input_tokens=0, gpu_us=0)
+            debit = Debit(account, tokens=value, input_tokens=0, gpu_us=0, key=1 + value % 3)
             if not all(check.passed for check in debit.checks(now)):
                 assert _has_reason(debit, account, now)
+                wait_s = debit.wait_s(now)
+                told_s = quota.retry_after_s(debit, wait_s, now)
+                assert told_s is None or 1.0 <= told_s <= 60.0
                 continue
             debit.book(now)
             in_flight.append(debit)
@@ -116,6 +119,8 @@ def _has_reason(debit: Debit, account: Account, now: float) -> bool:
     for bucket, known in ((then.tokens, account.tokens), (then.requests, account.requests)):
         bucket.spent, bucket.at_s = known.spent, known.at_s
     again = Debit(then, tokens=debit.tokens, input_tokens=0, gpu_us=0)
+    if account.promise.left_for_it(debit.key, plan.tokens_per_s or 0.0, now + wait_s):
+        return True  # behind one that has a promise and may not come
     later = {check.name for check in again.checks(now + wait_s) if not check.passed}
     return later <= {"quota_inflight_requests"}
 

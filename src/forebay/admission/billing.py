@@ -11,6 +11,7 @@ from typing import Final
 from forebay.admission.model import Demand
 from forebay.admission.outcomes import Outcome
 from forebay.admission.quota import Account, Debit
+from forebay.admission.shedding import fingerprint
 from forebay.admission.tickets import Ticket
 
 _CLIENT_GONE: Final = Outcome.CLIENT_GONE
@@ -27,6 +28,7 @@ def debit_of(ticket: Ticket, account: Account) -> Debit:
         input_tokens=ticket.pool.pricing.surely_needs(demand) * demand.prompts,
         gpu_us=cost.work_us * settings.gpus,
         output_cap=output_cap,
+        key=fingerprint(demand),
     )
 
 

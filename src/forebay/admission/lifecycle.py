@@ -354,8 +354,8 @@ class Lifecycle:
     ) -> float | None:
         if not outcome.may_pass_later:
             return None
-        if outcome is _RATE_LIMIT:
-            return self.quota.retry_after_s(predicted_s)
+        if outcome is _RATE_LIMIT and ticket.debit is not None:
+            return self.quota.retry_after_s(ticket.debit, predicted_s, now)
         pool = ticket.pool
         if outcome.group is Group.ABSENT:
             return pool.retry_after.absent(self.settings.connect_timeout_s)

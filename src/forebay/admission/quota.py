@@ -12,6 +12,9 @@ at once, when the request is dispatched or held; `close` gives back all that it 
 costs nothing elsewhere, and a request that an engine fails and another one serves pays once. With N the sum of what the
 requests in flight come to take over their estimates, a tenant has never used more than rate × time + capacity + N.
 
+Of the requests that a bucket of tokens refuses, the first has a place kept (`promises`), so that large ones are not put
+off for ever by small ones.
+
 A request that costs more than the whole bucket passes when the bucket is full, and leaves a debt that is repaid before
 anything else passes. So does one of more GPU-seconds than the cap, when nothing else is in flight. A capacity of 0
 lets nothing pass.
@@ -29,7 +32,8 @@ from typing import Final
 
 from forebay.admission.errors import invariant
 from forebay.admission.model import MICRO, Amount, Check, QuotaView
-from forebay.admission.retry_after import spread_s
+from forebay.admission.promises import Promise
+from forebay.admission.retry_after import LONGEST_S, spread_s
 from forebay.admission.settings import PlanSettings
 
 ACCOUNTS_MAX: Final = 16_384
@@ -70,10 +74,10 @@ class Bucket:
             self.spent = 0
         self.at_s = now
 
-    def lacks(self, cost: int, capacity: int) -> int:
-        """How much has to be refilled before this cost passes; 0 if it passes now."""
+    def lacks(self, cost: int, capacity: int, kept: int = 0) -> int:
+        """How much has to be refilled before this cost passes and leaves what is kept; 0 if it passes now."""
         need = cost if cost < capacity else capacity
-        over = self.spent + (need if need > 0 else 1) - capacity
+        over = self.spent + (need if need > 0 else 1) + kept - capacity
         return over if over > 0 else 0
 
     def change(self, amount: int) -> None:
@@ -84,12 +88,13 @@ class Bucket:
 class Account:
     """What one tenant has used of its plan."""
 
-    __slots__ = ("in_flight", "in_flight_gpu_us", "plan", "requests", "tokens")
+    __slots__ = ("in_flight", "in_flight_gpu_us", "plan", "promise", "requests", "tokens")
 
     def __init__(self, plan: PlanSettings, now: float) -> None:
         self.plan = plan
         self.tokens = Bucket(now)
         self.requests = Bucket(now)
+        self.promise = Promise()
         self.in_flight = 0
         """Requests that are held or running."""
         self.in_flight_gpu_us = 0
@@ -148,6 +153,7 @@ class Debit:
         "booked",
         "gpu_us",
         "input_tokens",
+        "key",
         "output_cap",
         "tokens",
     )
@@ -160,6 +166,7 @@ class Debit:
         input_tokens: int,
         gpu_us: int,
         output_cap: int | None = None,
+        key: int = 0,
     ) -> None:
         """See the class.
 
@@ -168,12 +175,14 @@ class Debit:
             input_tokens: those that its input has for certain.
             gpu_us: expected work, in millionths of a GPU-second.
             output_cap: the most output that there may be, where that is what counts.
+            key: by which it is known again when it comes back.
         """
         self.account = account
         self.tokens = tokens
         self.input_tokens = input_tokens
         self.gpu_us = gpu_us
         self.output_cap = output_cap
+        self.key = key
         self.booked = False
         self._booked_tokens = 0
         self._booked_requests = 0
@@ -188,7 +197,8 @@ class Debit:
         if per_s is not None and capacity is not None:
             if capacity > 0:
                 found.append(Check(INPUT, self.input_tokens, capacity, self.input_tokens <= capacity))
-            found.append(_compare(TOKENS, account.tokens, self.tokens * MICRO, capacity))
+            kept = account.promise.left_for_it(self.key, per_s, now)
+            found.append(_compare(TOKENS, account.tokens, self.tokens * MICRO, capacity, kept))
         per_s, capacity = plan.requests_per_s, plan.requests_capacity
         if per_s is not None and capacity is not None:
             found.append(_compare(REQUESTS, account.requests, MICRO, capacity))
@@ -209,19 +219,34 @@ class Debit:
         if plan.max_inflight == 0 or plan.max_inflight_gpu_us == 0:
             return inf
         account.refill(now)
-        wait_s = 0.0
-        for bucket, per_s, cost, capacity in (
-            (account.tokens, plan.tokens_per_s, self.tokens * MICRO, plan.tokens_capacity),
-            (account.requests, plan.requests_per_s, MICRO, plan.requests_capacity),
-        ):
-            if per_s is None or capacity is None:
-                continue
-            if per_s <= 0.0 or capacity <= 0:
-                return inf
-            refilled_s = bucket.lacks(cost, capacity * MICRO) / (per_s * MICRO) + GRAIN_S
-            if refilled_s > wait_s:
-                wait_s = refilled_s
+        wait_s = _refilled_s(account.requests, MICRO, plan.requests_per_s, plan.requests_capacity)
+        tokens_s = self._tokens_wait_s(now)
+        if tokens_s > wait_s:
+            wait_s = tokens_s
         return wait_s if wait_s > SOON_S else SOON_S
+
+    def _tokens_wait_s(self, now: float) -> float:
+        account, cost = self.account, self.tokens * MICRO
+        per_s, capacity = account.plan.tokens_per_s, account.plan.tokens_capacity
+        wait_s = _refilled_s(account.tokens, cost, per_s, capacity)
+        if per_s and capacity:
+            kept = account.promise.left_for_it(self.key, per_s, now)
+            if kept and account.tokens.lacks(cost, capacity * MICRO, kept):
+                # After the one that has the promise, which leaves the bucket as good as empty.
+                after_s = account.promise.wait_s(now) + min(self.tokens, capacity) / per_s + GRAIN_S
+                return max(wait_s, after_s)
+        return wait_s
+
+    def refused(self, wait_s: float, told_s: float, now: float) -> bool:
+        """It was refused, to be let in after such a wait. True if a place is kept for it."""
+        account = self.account
+        per_s, capacity = account.plan.tokens_per_s, account.plan.tokens_capacity
+        if not per_s or not capacity:
+            return False
+        need = min(self.tokens, capacity) * MICRO
+        if not account.tokens.lacks(need, capacity * MICRO):
+            return False
+        return account.promise.give(self.key, need, now + wait_s, told_s, now)
 
     def book(self, now: float) -> None:
         """Take from all limits at once. A second time changes nothing."""
@@ -230,6 +255,7 @@ class Debit:
         self.booked = True
         account = self.account
         account.refill(now)
+        account.promise.keep(self.key)
         account.in_flight += 1
         account.in_flight_gpu_us += self.gpu_us
         # What is not limited is not counted either: it would be a debt on the day when it is.
@@ -297,10 +323,13 @@ class Quota:
         ]:
             del self._shared[name]
 
-    def retry_after_s(self, wait_s: float) -> float | None:
+    def retry_after_s(self, debit: Debit, wait_s: float, now: float) -> float | None:
         """When a request that its limits let pass after such a wait should come back; None if it need not try."""
         if wait_s == inf:
             return None
+        told_s = wait_s if wait_s < LONGEST_S else LONGEST_S
+        if debit.refused(wait_s, told_s, now):
+            return told_s  # nobody else is told to come for this place, so there is nobody to be spread from
         self._refusals += 1
         return spread_s(wait_s, self._refusals)
 
@@ -323,11 +352,20 @@ class Quota:
         return account
 
 
-def _compare(name: str, bucket: Bucket, cost: int, capacity: int) -> Check:
-    """Of a bucket: what is spent with this cost, and what may be."""
-    passed = not bucket.lacks(cost, capacity * MICRO)
-    value: Amount = (bucket.spent + cost) / MICRO
+def _compare(name: str, bucket: Bucket, cost: int, capacity: int, kept: int = 0) -> Check:
+    """Of a bucket: what is spent and kept with this cost, and what may be."""
+    passed = not bucket.lacks(cost, capacity * MICRO, kept)
+    value: Amount = (bucket.spent + kept + cost) / MICRO
     return Check(name, value, capacity, passed)
+
+
+def _refilled_s(bucket: Bucket, cost: int, per_s: float | None, capacity: int | None) -> float:
+    """Until a bucket lets this cost pass; infinite if it never will."""
+    if per_s is None or capacity is None:
+        return 0.0
+    if per_s <= 0.0 or capacity <= 0:
+        return inf
+    return bucket.lacks(cost, capacity * MICRO) / (per_s * MICRO) + GRAIN_S
 
 
 def _left(bucket: Bucket, capacity: int | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 import pytest
 
@@ -175,7 +175,7 @@ def test_zero_blocks_all_and_gives_no_hint(plan: PlanSettings) -> None:
     one = debit(Account(plan, 0.0), tokens=0, gpu_us=0)
     assert 1 == len(failing(one, 1e6))
     assert inf == one.wait_s(1e6)
-    assert Quota().retry_after_s(inf) is None
+    assert Quota().retry_after_s(one, inf, 1e6) is None
 
 
 def test_absent_limits_nothing() -> None:
@@ -200,9 +200,10 @@ def test_the_wait_is_that_of_the_slowest_limit() -> None:
 def test_retry_after_is_spread_upwards_only() -> None:
     """All requests of a tenant that are refused together could otherwise come back together."""
     quota = Quota()
-    found = [quota.retry_after_s(10.0) or 0.0 for _ in range(50)]
+    one = debit(Account(PlanSettings("one", max_inflight=1), 0.0))
+    found = [quota.retry_after_s(one, 10.0, 0.0) or 0.0 for _ in range(50)]
     assert (50, True) == (len(set(found)), all(10.0 <= promise <= 13.0 for promise in found))
-    assert 60.0 >= (quota.retry_after_s(1e6) or 0.0)
+    assert 60.0 >= (quota.retry_after_s(one, 1e6, 0.0) or 0.0)
 
 
 def test_a_changed_plan_keeps_what_was_used() -> None:
@@ -270,6 +271,69 @@ def test_the_record_shows_value_and_limit() -> None:
     account = Account(TEN_A_SECOND, 0.0)
     booked(account, 0.0, 60)
     assert [Check(INPUT, 1, 100, True), Check(TOKENS, 110.0, 100, False)] == debit(account, 50).checks(0.0)
+
+
+# The promise
+
+
+def test_f028_a_large_request_is_not_put_off_for_ever_by_small_ones() -> None:
+    """F028: 900 of 1,000 tokens amid more small ones than the rate allows are let in within capacity ÷ rate."""
+    quota = Quota()
+    account = quota.account("acme", PlanSettings("p", tokens_per_s=100.0, tokens_capacity=1000), 0.0)
+    large_at_s, told, small = 5.0, 0, 0
+    admitted_s = None
+    for step in range(600):
+        now = step * 0.05
+        flow = debit(account, 10, input_tokens=10)
+        flow.key = 1
+        if not failing(flow, now):
+            flow.book(now)
+            flow.close(10, now, was_request=True)
+            small += 1
+        if admitted_s is None and now >= large_at_s:
+            large = debit(account, 900, input_tokens=10)
+            large.key = 2
+            if failing(large, now):
+                promise_s = quota.retry_after_s(large, large.wait_s(now), now)
+                assert promise_s is not None
+                large_at_s, told = now + ceil(promise_s), told + 1
+            else:
+                large.book(now)
+                admitted_s = now
+    assert admitted_s is not None
+    assert (1, True) == (told, admitted_s <= 5.0 + 10.0)
+    assert small >= 250  # and they share what is left: 100 + 10 a second, less 900, in 30 s
+
+
+def test_a_promise_lapses_when_nobody_comes_back() -> None:
+    """Then others may have all again; and who returns too late begins anew."""
+    quota = Quota()
+    account = quota.account("acme", TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 100)
+    large = debit(account, 80)
+    large.key = 7
+    assert 8.0 == pytest.approx(quota.retry_after_s(large, large.wait_s(0.0), 0.0), abs=0.01)
+    small = debit(account, 10)
+    assert [TOKENS] == failing(small, 5.0)
+    assert 3.0 + 1.0 == pytest.approx(small.wait_s(5.0), abs=0.01)
+    assert [TOKENS] == failing(debit(account, 21), 9.9)
+    assert [] == failing(debit(account, 10), 10.1)
+    assert [] == failing(large, 9.9)
+
+
+def test_one_promise_at_a_time_and_a_kept_one_is_over() -> None:
+    """The second that is refused is told its time and no more; spread, as one of many."""
+    quota = Quota()
+    account = quota.account("acme", TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 100)
+    large, other = debit(account, 80), debit(account, 70)
+    large.key, other.key = 7, 8
+    assert quota.retry_after_s(large, large.wait_s(0.0), 0.0) == pytest.approx(8.0, abs=0.01)
+    assert (quota.retry_after_s(other, 7.0, 0.0) or 0.0) > 7.01
+    assert [] == failing(large, 8.1)
+    large.book(8.1)
+    large.close(0, 8.1, was_request=True)
+    assert [] == failing(other, 8.1)
 
 
 # The table
