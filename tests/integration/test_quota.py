@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.fakes import MODEL, Served, chat, chat_answer, plain
-from tests.integration.processes import ServeProcess, client, engine, until_up, until_waiting
+from tests.integration.processes import ServeProcess, client, engine, metrics, until_up, until_waiting
 from tests.integration.test_tenants import CHAT, KEY, OTHER, ask, hashed, write
 
 COMPLETIONS = "/v1/completions"
@@ -271,3 +271,39 @@ async def test_never_refused_requests_wait(tmp_path: Path) -> None:
             await until_waiting(http, gateway, 5)
             release.set()
             assert {200} == {(await call).status_code for call in [first, *waiters]}
+
+
+async def test_a_large_body_is_not_read_where_nothing_is_left(tmp_path: Path) -> None:
+    """Told at once; of a small body the whole decision is made, and in shadow all bodies are read."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake, **tenants(requests_per_second=0.001, requests_burst=1))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            assert b"200" in await begin_to_send(gateway, 0)
+            assert b"429" in await begin_to_send(gateway, 30_000_000)
+            series = await metrics(http, gateway)
+            assert 1.0 == series['forebay_early_answers_total{reason="rate_limit_exceeded"}']
+            small = await ask(http, gateway, KEY)
+            assert (429, (1, 0)) == (small.status_code, limits(small, "requests"))
+            assert (
+                await http.post(f"{gateway.admin_url}/api/mode", json={"mode": "shadow"})
+            ).status_code == 200
+            with pytest.raises(TimeoutError):
+                await begin_to_send(gateway, 30_000_000)
+
+
+async def begin_to_send(gateway: ServeProcess, more_bytes: int) -> bytes:
+    """A chat of acme, all of it sent but so many bytes that are announced; the first line of the answer."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(chat(max_tokens=1)).encode()
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\ncontent-length: %d\r\n\r\n%b"
+        % (KEY.encode(), len(body) + more_bytes, body)
+    )
+    try:
+        async with asyncio.timeout(2):
+            return await reader.readline()
+    finally:
+        writer.close()

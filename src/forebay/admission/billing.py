@@ -8,14 +8,27 @@ from __future__ import annotations
 
 from typing import Final
 
+from forebay.admission.errors import MisuseError
 from forebay.admission.model import Demand
 from forebay.admission.outcomes import Outcome
-from forebay.admission.quota import Account, Debit
+from forebay.admission.quota import Account, Debit, Quota
+from forebay.admission.settings import PlanSettings
 from forebay.admission.shedding import fingerprint
 from forebay.admission.tickets import Ticket
 
 _CLIENT_GONE: Final = Outcome.CLIENT_GONE
 _REJECTED: Final = Outcome.ENGINE_REJECTED
+
+
+def put_on_plan(ticket: Ticket, plan: PlanSettings | None, quota: Quota, now: float) -> None:
+    """What its tenant's plan says of a request that has just come. Raises: MisuseError if there is no such plan."""
+    if plan is None:
+        raise MisuseError(f"no plan {ticket.demand.plan!r} is configured")
+    ticket.weight = plan.weight
+    if plan.never_refuse:
+        ticket.never_refuse = True
+    if plan.limits:
+        ticket.debit = debit_of(ticket, quota.account(ticket.demand.tenant, plan, now))
 
 
 def debit_of(ticket: Ticket, account: Account) -> Debit:

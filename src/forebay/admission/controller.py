@@ -21,7 +21,7 @@ from math import inf
 from typing import Final, assert_never
 
 from forebay.admission import triage
-from forebay.admission.billing import debit_of
+from forebay.admission.billing import put_on_plan
 from forebay.admission.effects import Effect
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import ConfigRefused, MisuseError
@@ -50,7 +50,7 @@ from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks, booking_for
 from forebay.admission.lifecycle import Lifecycle
-from forebay.admission.model import Check, Demand, EndpointState, Mode, TicketId
+from forebay.admission.model import Check, Demand, EndpointState, Exhausted, Mode, TicketId
 from forebay.admission.model_names import asked_at
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
@@ -228,6 +228,12 @@ class Controller:
             for fault in restore_pool(pool, learned[name], now)
         ]
 
+    def exhausted(self, tenant: str, now: float) -> Exhausted | None:
+        """What a tenant has used up, so that its request need not be read; None if it may ask. Changes nothing."""
+        if not self._unenforced.enforces_all():
+            return None  # then it depends on what it asks for
+        return self._life.quota.exhausted(tenant, max(now, self._now))
+
     def verify(self) -> None:
         """Check that the books balance. Raises: InvariantError. For tests, dumps and the simulator."""
         self._life.ledger.verify()
@@ -280,7 +286,7 @@ class Controller:
         rank = pool.classes[demand.class_name].index
         ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
         if demand.plan:
-            self._put_on_plan(ticket, demand, now)
+            put_on_plan(ticket, self._plans.get(demand.plan), self._life.quota, now)
         return ticket
 
     def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
@@ -309,17 +315,6 @@ class Controller:
             pool, _ = self._roster.of(event.endpoint)
             if pool is not None:
                 self._rules.sampled(pool, event.endpoint, event.sample)
-
-    def _put_on_plan(self, ticket: Ticket, demand: Demand, now: float) -> None:
-        """What its tenant's plan says of a request that has just come."""
-        plan = self._plans.get(demand.plan)
-        if plan is None:
-            raise MisuseError(f"no plan {demand.plan!r} is configured")
-        ticket.weight = plan.weight
-        if plan.never_refuse:
-            ticket.never_refuse = True
-        if plan.limits:
-            ticket.debit = debit_of(ticket, self._life.quota.account(demand.tenant, plan, now))
 
     def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
         self._standing.started(ticket, now)

@@ -246,6 +246,18 @@ class QuotaView:
 
 
 @record
+class Exhausted:
+    """What a tenant has used up, so that nothing of it could be let in now."""
+
+    check: str
+    """The limit, by the name of its check."""
+    wait_s: float
+    """Until something of it might be let in."""
+    retry_after_s: float
+    quota: QuotaView | None
+
+
+@record
 class DecisionRecord:
     """Why one request was treated so: log, header, dashboard, simulator and tests all read this."""
 

@@ -31,7 +31,7 @@ from math import inf
 from typing import Final
 
 from forebay.admission.errors import invariant
-from forebay.admission.model import MICRO, Amount, Check, QuotaView
+from forebay.admission.model import MICRO, Amount, Check, Exhausted, QuotaView
 from forebay.admission.promises import Promise
 from forebay.admission.retry_after import LONGEST_S, spread_s
 from forebay.admission.settings import PlanSettings
@@ -332,6 +332,19 @@ class Quota:
             return told_s  # nobody else is told to come for this place, so there is nobody to be spread from
         self._refusals += 1
         return spread_s(wait_s, self._refusals)
+
+    def exhausted(self, tenant: str, now: float) -> Exhausted | None:
+        """What a tenant has used up whatever it asks for; None if it may ask. Changes nothing but the time."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            return None
+        least = Debit(account, tokens=0, input_tokens=0, gpu_us=0)
+        wait_s = least.wait_s(now)
+        failed = [check.name for check in least.checks(now) if not check.passed]
+        if not failed or wait_s == inf:
+            return None
+        self._refusals += 1
+        return Exhausted(failed[0], wait_s, spread_s(wait_s, self._refusals), account.view(now))
 
     def __len__(self) -> int:
         return len(self._accounts)

@@ -93,6 +93,10 @@ class Unenforced:
 
     # Requests
 
+    def enforces_all(self) -> bool:
+        """True if every decision is carried out."""
+        return all(pool.holds_all for pool in self._pools.values())
+
     def let_through(self, ticket: Ticket, state: ClassState, now: float) -> bool:
         """An arrival whose mode is not to enforce starts. False if it cannot: then it is decided about as ever."""
         mode = state.mode

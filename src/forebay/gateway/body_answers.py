@@ -1,14 +1,21 @@
-"""What a client is told whose body cannot be read: too large, no room for it, too slow, or broken."""
+"""What a client is told whose body is not read: too large, no room for it, too slow, broken, or to no avail."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from forebay.admission.model import Exhausted
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.bodies import GUESSED_WAIT_S, BodyRoom
 from forebay.gateway.ports import GatewaySettings
-from forebay.gateway.refusals import Answer, early_refusal, plain_error
+from forebay.gateway.refusals import Answer, early_refusal, plain_error, quota_headers, try_again
 from forebay.http.exchange import BodyFailure
 
-__all__ = ["answer_to"]
+__all__ = ["NOT_FOR_NOTHING_BYTES", "answer_to", "unread_refusal"]
+
+NOT_FOR_NOTHING_BYTES: Final = 64 * 1024
+"""A longer body is not read where its tenant has nothing left anyway. Others are as cheap as the refusal, and what they
+ask for makes it exact."""
 
 
 def answer_to(failure: BodyFailure, settings: GatewaySettings, bodies: BodyRoom) -> Answer:
@@ -20,6 +27,22 @@ def answer_to(failure: BodyFailure, settings: GatewaySettings, bodies: BodyRoom)
     if failure is BodyFailure.TIMEOUT:
         return plain_error(408, "request_timeout", "The request body came too slowly.")
     return plain_error(400, "invalid_request", "The request body's chunked coding is broken.")
+
+
+def unread_refusal(exhausted: Exhausted) -> Answer:
+    """The tenant has nothing left: told before the body is read."""
+    message = f"Your own rate limit is used up. {try_again(exhausted.retry_after_s)}"
+    answer = early_refusal(
+        429,
+        Outcome.RATE_LIMIT_EXCEEDED,
+        message,
+        wait_s=exhausted.wait_s,
+        retry_after_s=exhausted.retry_after_s,
+        bound=exhausted.check,
+    )
+    if exhausted.quota is not None:
+        answer.headers.extend(quota_headers(exhausted.quota))
+    return answer
 
 
 def _too_large(settings: GatewaySettings) -> Answer:

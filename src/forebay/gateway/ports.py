@@ -22,7 +22,7 @@ from typing import Protocol
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Event
-from forebay.admission.model import EndpointId, Refusal, TicketId
+from forebay.admission.model import EndpointId, Exhausted, Refusal, TicketId
 from forebay.gateway.identity import Access
 
 __all__ = ["Core", "Directory", "EndpointView", "GatewaySettings", "Listener", "PoolView", "Serving"]
@@ -62,6 +62,9 @@ class Core(Protocol):
 
     def feed(self, event: Event) -> None:
         """Something happened. Effects may be carried out before this returns."""
+
+    def exhausted(self, tenant: str) -> Exhausted | None:
+        """What a tenant has used up, so that its request need not be read; None if it may ask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from typing import Final
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
-from forebay.admission.model import BodyChange, DecisionRecord, Demand, Refusal, TicketId, Usage
+from forebay.admission.model import BodyChange, DecisionRecord, Demand, Exhausted, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.bodies import BodyRoom
-from forebay.gateway.body_answers import answer_to
+from forebay.gateway.body_answers import NOT_FOR_NOTHING_BYTES, answer_to, unread_refusal
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
 from forebay.gateway.headers import Claims, answer_headers, claims_of, safe_id
 from forebay.gateway.identity import Denied
@@ -165,9 +165,16 @@ class Relay:
             self._body_failed(BodyFailure.TOO_LARGE)
         elif declared_bytes > self._desk.bodies.left_bytes(declared_bytes):
             self._body_failed(BodyFailure.NO_ROOM)
+        elif declared_bytes > NOT_FOR_NOTHING_BYTES and (exhausted := self._exhausted()) is not None:
+            self._answer_early(unread_refusal(exhausted))
         else:
             exchange.on_disconnect = self._client_left
             exchange.read_body(limit_bytes, self._arrived, self._body_failed, self._reserve)
+
+    def _exhausted(self) -> Exhausted | None:
+        """What the tenant has used up, so that its body need not be read."""
+        tenant = self._claims.tenant
+        return None if tenant.plan is None else self._desk.core.exhausted(tenant.name)
 
     def _reserve(self, piece_bytes: int) -> bool:
         """Room is taken for what has come, not for what was announced: announcing costs a client nothing."""

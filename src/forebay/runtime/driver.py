@@ -22,7 +22,7 @@ from typing import Final
 from forebay.admission.controller import Controller
 from forebay.admission.errors import ConfigRefused, MisuseError
 from forebay.admission.events import Arrived, DrainStarted, Event
-from forebay.admission.model import TicketId
+from forebay.admission.model import Exhausted, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot, TicketView
@@ -109,6 +109,10 @@ class Driver:
     def look_up(self, ticket: TicketId) -> TicketView | None:
         """One request as it is now; None if it is over, or the core has failed."""
         return None if self.broken is not None else self._controller.look_up(ticket, self.now())
+
+    def exhausted(self, tenant: str) -> Exhausted | None:
+        """What a tenant has used up, if that is clear before its request was read."""
+        return None if self.broken is not None else self._controller.exhausted(tenant, self._read_clock())
 
     def export_learned(self) -> dict[str, object]:
         """What the core has learned of the engines; empty once it has failed."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.admission.effects import Dispatch, Hold, Refuse
-from forebay.admission.events import AttemptFailed, Ended, Failure
+from forebay.admission.events import AttemptFailed, Ended, Failure, ModeChanged
 from forebay.admission.model import EndpointId, Mode, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.admission.quota import Account
@@ -189,6 +189,18 @@ def test_weight_of_the_plan_is_that_of_its_tenants() -> None:
         running = dispatch.ticket
         served.append(scenario.demands[running].tenant)
     assert (6, 2) == (served.count("heavy"), served.count("light"))
+
+
+def test_what_is_used_up_is_known_before_a_request_comes() -> None:
+    """But where not everything is enforced it may ask: what it asks for may be let through."""
+    scenario = site(replace(PLAN, max_inflight=1))
+    assert scenario.controller.exhausted("acme", 0.0) is None
+    arrive(scenario, 1)
+    found = scenario.controller.exhausted("acme", 0.0)
+    assert found is not None
+    assert "quota_inflight_requests" == found.check
+    scenario.tell(ModeChanged(Mode.SHADOW, class_name="batch"), 0.0)
+    assert scenario.controller.exhausted("acme", 0.0) is None
 
 
 def test_in_shadow_what_would_have_been_refused_costs_nothing() -> None:

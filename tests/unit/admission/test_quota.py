@@ -273,6 +273,26 @@ def test_the_record_shows_value_and_limit() -> None:
     assert [Check(INPUT, 1, 100, True), Check(TOKENS, 110.0, 100, False)] == debit(account, 50).checks(0.0)
 
 
+def test_what_is_used_up_is_told_without_a_request() -> None:
+    """Whatever would be asked for; of a tenant that is not known, or to whom nothing is ever given, nothing is said."""
+    quota = Quota()
+    assert quota.exhausted("acme", 0.0) is None
+    account = quota.account("acme", EVERYTHING, 0.0)
+    booked(account, 0.0, 99)
+    assert quota.exhausted("acme", 0.0) is None
+    booked(account, 0.0, 1)
+    found = quota.exhausted("acme", 0.0)
+    assert found is not None
+    assert (TOKENS, 1.0, 0) == (
+        found.check,
+        pytest.approx(found.wait_s, abs=0.01),
+        found.quota and found.quota.tokens_left,
+    )
+    assert 1.0 <= found.retry_after_s <= 1.31
+    quota.account("none", PlanSettings("0", max_inflight=0), 0.0)
+    assert quota.exhausted("none", 0.0) is None
+
+
 # The promise
 
 

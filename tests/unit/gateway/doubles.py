@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Event
-from forebay.admission.model import DecisionRecord, EndpointId, Refusal, TicketId
+from forebay.admission.model import DecisionRecord, EndpointId, Exhausted, Refusal, TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.bodies import BodyRoom
 from forebay.gateway.gateway import Gateway
@@ -202,6 +202,7 @@ class ScriptedCore:
         self.listeners: dict[TicketId, Listener] = {}
         self.state: dict[TicketId, str] = {}
         self.clock_s = 100.0
+        self.used_up: dict[str, Exhausted] = {}
         self.on_arrival: Callable[[TicketId], None] = lambda _: None
         self.on_failure: Callable[[TicketId], None] = lambda _: None
         self._last = 0
@@ -217,6 +218,9 @@ class ScriptedCore:
     def register(self, ticket: TicketId, listener: Listener) -> None:
         assert ticket not in self.listeners
         self.listeners[ticket] = listener
+
+    def exhausted(self, tenant: str) -> Exhausted | None:
+        return self.used_up.get(tenant)
 
     def feed(self, event: Event) -> None:
         self.events.append(event)
