@@ -77,7 +77,7 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         parts = [
             f"first token in {entry.ttft_s:g}s",
             f"then {entry.tpot_s * 1000:g}ms per token",
-            f"waits at most {entry.wait_budget_s:g}s",
+            "waits as long as it takes" if entry.never_refuse else f"waits at most {entry.wait_budget_s:g}s",
             f"weight {entry.weight:g}",
             f"value {entry.value:g}",
             entry.order.value,
@@ -91,8 +91,44 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         if entry.name == settings.default_class:
             parts.append("default")
         lines.append(f"class {rank} {entry.name}: {', '.join(parts)}")
+    lines += _tenants(config, settings)
     if settings.mode is not Mode.ENFORCE:
         lines.append(f"mode {settings.mode.value}: nothing is enforced where nothing else is said")
     lines.append(f"class_order {settings.class_order.value}, displace {settings.displace.value}")
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
+    return lines
+
+
+def _tenants(config: Config, settings: Settings) -> list[str]:
+    """Plans with what they allow, and who has them."""
+    lines = []
+    anonymous = config.anonymous
+    for plan in settings.plans:
+        entry = (config.plans or {})[plan.name]
+        allowed = [
+            words.format(value)
+            for words, value in (
+                ("{:g} tokens/s", plan.tokens_per_s),
+                ("{} at once", plan.tokens_capacity),
+                ("{:g} requests/s", plan.requests_per_s),
+                ("{} at once", plan.requests_capacity),
+                ("{} in flight", plan.max_inflight),
+                ("{:g} GPU-seconds in flight", entry.max_inflight_gpu_seconds),
+            )
+            if value is not None
+        ]
+        tenants = sum(tenant.plan == plan.name for tenant in config.tenants)
+        who = f"{tenants} tenant{'s' if tenants != 1 else ''}"
+        if anonymous is not None and anonymous.plan == plan.name:
+            who += " and all without a key"
+        parts = [
+            f"weight {plan.weight:g}",
+            *(["never refused"] if plan.never_refuse else []),
+            f"classes {', '.join(entry.classes)}" if entry.classes else "all classes",
+            ", ".join(allowed) or "no limits",
+            f"for {who}",
+        ]
+        lines.append(f"plan {plan.name}: {', '.join(parts)}")
+    if any(tenant.keys for tenant in config.tenants) and (anonymous is None or anonymous.plan is None):
+        lines.append("requests without a known key are refused")
     return lines

@@ -81,7 +81,7 @@ def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str
                 warnings.append(f"{variable} is set but names no setting{meant}")
             continue
         try:
-            if keys[0] in _PLAIN_TEXT:
+            if keys[0] in _PLAIN_TEXT or keys[-1] == "upstream_key":
                 document = Document(variable, environ[variable])
             else:
                 document = parse_yaml(environ[variable], variable)

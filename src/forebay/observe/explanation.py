@@ -180,9 +180,12 @@ def _what_it_was(record: DecisionRecord) -> list[str]:
         f"It was expected to take {expected}.",
     ]
     if record.predicted_wait_s > 0 and math.isfinite(record.predicted_wait_s):
+        budget_s = record.wait_budget_s
+        allowed = (
+            f"{_seconds(budget_s)} allowed" if math.isfinite(budget_s) else "it may take as long as it takes"
+        )
         sentences.append(
-            f"When it came, a wait of {_seconds(record.predicted_wait_s)} was expected, and "
-            f"{_seconds(record.wait_budget_s)} allowed."
+            f"When it came, a wait of {_seconds(record.predicted_wait_s)} was expected, and {allowed}."
         )
     return sentences
 

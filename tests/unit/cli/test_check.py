@@ -75,6 +75,32 @@ def test_what_is_set_of_classes_is_told(tmp_path: Path) -> None:
     assert "class_order strict, displace same\n" in out
 
 
+def test_plans_and_who_has_them_are_told(tmp_path: Path) -> None:
+    """With what they allow, and whether strangers are let in; no key, and no digest of one."""
+    path = tmp_path / "forebay.yaml"
+    digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    path.write_text(
+        "pools:\n- endpoints: [http://a]\n"
+        "classes:\n  standard: {never_refuse: true}\n"
+        "plans:\n  free: {classes: [standard], tokens_per_second: 500, burst: 2000, max_inflight: 4}\n"
+        "  big: {weight: 10, never_refuse: true}\n"
+        f"tenants:\n- {{name: acme, plan: big, keys: ['sha256:{digest}']}}\n- {{name: b, plan: free, keys: []}}\n"
+        "trusted_proxies: [10.0.0.0/8]\n"
+    )
+    code, out, err = check(path)
+    assert (0, "") == (code, err)
+    free = "weight 1, classes standard, 500 tokens/s, 2000 at once, 4 in flight, for 1 tenant"
+    assert f"plan free: {free}\n" in out
+    assert "plan big: weight 10, never refused, all classes, no limits, for 1 tenant\n" in out
+    assert "waits as long as it takes" in out
+    assert "requests without a known key are refused\n" in out
+    assert digest not in out
+    path.write_text(path.read_text() + "anonymous: {plan: free}\n")
+    out = check(path)[1]
+    assert "for 1 tenant and all without a key\n" in out
+    assert "are refused" not in out
+
+
 def test_contradictions_are_told_beside_wrong_values(tmp_path: Path) -> None:
     """One look is enough to mend a file; what follows from a wrong value is not told as well."""
     path = tmp_path / "forebay.yaml"

@@ -27,6 +27,8 @@ def test_values_are_yaml() -> None:
 def test_credentials_stay_text() -> None:
     """A credential of digits does not become a number."""
     assert {"admin_token": "0123456789"} == applied({"FOREBAY_ADMIN_TOKEN": "0123456789"}, {})
+    pools = {"pools": [{"upstream_key": "0123456789"}]}
+    assert pools == applied({"FOREBAY_POOLS__0__UPSTREAM_KEY": "0123456789"}, {"pools": [{}]})
 
 
 def test_double_underscores_go_down() -> None:

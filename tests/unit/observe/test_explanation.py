@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from forebay.admission.model import Check, DecisionRecord, Mode
@@ -56,6 +58,13 @@ def test_a_refusal_says_what_decided_and_what_would_have_let_it_in() -> None:
     assert ("2", "") == (told.checks[0].found, told.checks[0].allowed)
     assert ("3.5 GPU-seconds", "10 GPU-seconds") == (told.checks[1].found, told.checks[1].allowed)
     assert "It ended" not in text(told)
+
+
+def test_one_that_may_wait_for_ever_has_no_number_for_that() -> None:
+    """Infinity is no time to plan with."""
+    told = text(explain([refused(wait_budget_s=math.inf)], settlement(outcome=Outcome.QUEUE_FULL), None))
+    assert "a wait of 3.25 s was expected, and it may take as long as it takes" in told
+    assert "inf" not in told
 
 
 def test_a_predicted_wait_names_the_budget_that_would_have_been_enough() -> None:
