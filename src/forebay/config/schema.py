@@ -308,7 +308,7 @@ class Config(Strict):
     """Class of requests that name none; unset means `standard`, or the only class there is."""
     plans: Annotated[dict[str, PlanEntry], Field(max_length=1000)] | None = None
     """What tenants may have, by the plan's name."""
-    tenants: Annotated[list[TenantEntry], Field(max_length=100_000, default_factory=list)]
+    tenants: Annotated[list[TenantEntry], Field(max_length=10_000, default_factory=list)]
     """Those who have API keys. With any key configured, an unknown one is answered 401."""
     anonymous: AnonymousPolicy | None = None
     """Requests without a key: `refuse`, or `{plan: NAME}`. Unset means refuse where a tenant has a key, and else let
