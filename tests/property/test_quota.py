@@ -200,7 +200,7 @@ def test_who_ends_pays_for_what_it_got(bills_cap: bool, history: list[tuple[str,
 
 def _balance(bench: Bench, debits: dict[TicketId, Debit], *, bills_cap: bool) -> None:
     """The account is the sum of its parts."""
-    account = bench.controller._life.quota.account("acme", bench.controller._plans["p"], bench.now)
+    account = bench.controller._life.quota.account("acme", bench.controller._reception._plans["p"], bench.now)
     open_ones = {ticket for ticket in debits if bench.tickets[ticket].settlement is None}
     assert account.in_flight == len(open_ones)
     tokens = sum(debits[ticket].tokens for ticket in open_ones)

@@ -21,7 +21,6 @@ from math import inf
 from typing import Final, assert_never
 
 from forebay.admission import triage
-from forebay.admission.billing import put_on_plan
 from forebay.admission.effects import Effect
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import ConfigRefused, MisuseError
@@ -44,22 +43,22 @@ from forebay.admission.events import (
     ShareChanged,
     WaitTold,
 )
+from forebay.admission.fallback import Fallback
 from forebay.admission.filling import fill
 from forebay.admission.gate import Verdict, examine, rests_on_prediction, wait_budget_s
 from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
-from forebay.admission.ledger import PoolBooks, booking_for
+from forebay.admission.ledger import PoolBooks
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, Demand, EndpointState, Exhausted, Mode, TicketId
-from forebay.admission.model_names import asked_at
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
+from forebay.admission.reception import Reception
 from forebay.admission.reclassing import change_classes
 from forebay.admission.repricing import Repricing
 from forebay.admission.roster import Roster
-from forebay.admission.rules import Rules, Ruling
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.admission.standing import Standing
@@ -75,7 +74,6 @@ _UP: Final = EndpointState.UP
 _INTERRUPTED: Final = Outcome.UPSTREAM_INTERRUPTED
 _QUEUE_FULL: Final = Outcome.QUEUE_FULL
 _ENFORCE: Final = Mode.ENFORCE
-_BYPASS: Final = Mode.BYPASS
 
 
 class Controller:
@@ -87,8 +85,6 @@ class Controller:
         self._timers = Timers()
         self._life = Lifecycle(settings)
         self._standing = Standing()
-        self._classes = {c.name: c for c in settings.classes}
-        self._plans = {plan.name: plan for plan in settings.plans}
         self._patience = Patience(self._life, self._timers, self._fill)
         self._guard = IdleGuard(self._timers)
         self._pace = PaceAlarm(self._timers, self._fill)
@@ -98,7 +94,8 @@ class Controller:
         self._roster = Roster(self._repricing, self._watch, self._patience, self._guard, self._fill)
         self._pools = self._roster.pools
         self._unenforced = Unenforced(self._life, self._timers, self._patience, self._pools, self._started)
-        self._rules = None if settings.rules is None else Rules(settings.rules)
+        self._reception = Reception(settings, self._pools, self._life.quota, now)
+        self._fallback = Fallback(self._life, self._pools, self._received, self._examine, self._begin)
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
         self._unenforced.apply(now)
@@ -171,10 +168,7 @@ class Controller:
         self._settings = self._life.settings = settings
         for ticket in self._life.tickets.values():
             ticket.settings = classes[ticket.demand.class_name]  # budgets that run are left as they are
-        self._classes = classes
-        self._plans = {plan.name: plan for plan in settings.plans}
-        self._rules = None if settings.rules is None else Rules(settings.rules, self._rules)
-        self._life.quota.reconfigure(self._plans, now)
+        self._reception.reconfigure(settings, now)
         self._watch.reconfigure()
         for name in [name for name in self._pools if name not in names]:
             self._roster.drop_pool(name)
@@ -207,7 +201,7 @@ class Controller:
             pools=tuple(pool_view(pool, self._now) for pool in self._pools.values()),
             mode=self._unenforced.modes.general,
             live_modes=self._unenforced.modes.live(),
-            rules=() if self._rules is None else self._rules.views(),
+            rules=self._reception.rule_views(),
         )
 
     def look_up(self, ticket_id: TicketId, now: float) -> TicketView | None:
@@ -244,10 +238,8 @@ class Controller:
         demand = event.demand
         if demand.ticket in self._life.tickets:
             raise MisuseError(f"ticket {demand.ticket} is in use")
-        ticket = self._new_ticket(demand, now)
-        if self._rules is not None:
-            ticket = self._ruled(ticket, self._rules, now)
-        demand, pool, price = ticket.demand, ticket.pool, ticket.price
+        ticket = self._reception.arrived(demand, now)
+        demand, pool = ticket.demand, ticket.pool
         state = pool.classes[demand.class_name]
         if demand.retry_count:
             pool.retry_after.returned(state.index)
@@ -262,10 +254,17 @@ class Controller:
                 self._displace(victims, ticket, now)
                 verdict = self._examine(ticket, now)
         if verdict.outcome is not None:
+            if pool.settings.fallback is not None and self._fallback.of_arrival(ticket, verdict, now):
+                return
             self._life.refuse(ticket, verdict, verdict.outcome, now)
             if rests_on_prediction(verdict, ticket):
                 self._guard.look(pool, now)
-        elif verdict.endpoint is not None:
+        else:
+            self._begin(ticket, verdict, now)
+
+    def _begin(self, ticket: Ticket, verdict: Verdict, now: float) -> None:
+        """The gate has let it in: it starts, or waits."""
+        if verdict.endpoint is not None:
             self._life.dispatch(ticket, verdict.endpoint, now, verdict)
             self._started(ticket, verdict.endpoint, now)
         else:
@@ -273,48 +272,19 @@ class Controller:
             self._pace.held(ticket, now)
             self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
             self._thin_out(ticket, now)
-        if verdict.outcome is None:  # what was refused takes nobody's time
-            state.arrived(price.cost.work_us, now)
+        # What was refused takes nobody's time.
+        ticket.pool.classes[ticket.demand.class_name].arrived(ticket.cost.work_us, now)
 
-    def _new_ticket(self, demand: Demand, now: float) -> Ticket:
-        pool = self._pools.get(demand.pool)
-        class_settings = self._classes.get(demand.class_name)
-        if pool is None or class_settings is None:
-            raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
-        price = pool.price(demand)
-        booking = booking_for(demand, price.cost)
-        rank = pool.classes[demand.class_name].index
-        ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
-        if demand.plan:
-            put_on_plan(ticket, self._plans.get(demand.plan), self._life.quota, now)
-        return ticket
-
-    def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
-        """What the operator's rules make of it: perhaps another class, pool or model, and who refuses it there.
-
-        Where they are not enforced it stays where it is; in `shadow` what they would do is recorded.
-        """
-        mode = ticket.pool.classes[ticket.demand.class_name].mode
-        if mode is _BYPASS:
-            return ticket
-        ruling = Ruling()
-        demand = rules.route(ticket.demand, ticket.cost, ticket.pool, ruling, now)
-        if mode is not _ENFORCE:
-            demand = ticket.demand
-        elif demand is not ticket.demand:
-            if demand.pool != ticket.demand.pool and not ruling.model_given and demand.pool in self._pools:
-                demand = asked_at(demand, self._pools[demand.pool])
-            ticket = self._new_ticket(demand, now)
-        rules.judge(demand, ticket.cost, ticket.pool, ruling, now, rank=ticket.rank)
-        ticket.ruling = ruling
+    def _received(self, demand: Demand, now: float) -> Ticket:
+        """The ticket of a request at a pool that it falls back to."""
+        ticket = self._reception.guest(demand, now)
+        ticket.deadline_s = self._patience.until_s(ticket, wait_budget_s(ticket, now), now)
+        self._fill(ticket.pool, now)
         return ticket
 
     def _sampled(self, event: Sampled, now: float) -> None:
         self._roster.sampled(event, now)
-        if self._rules is not None:
-            pool, _ = self._roster.of(event.endpoint)
-            if pool is not None:
-                self._rules.sampled(pool, event.endpoint, event.sample)
+        self._reception.sampled(event, self._roster.of(event.endpoint)[0])
 
     def _started(self, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
         self._standing.started(ticket, now)

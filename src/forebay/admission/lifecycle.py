@@ -11,10 +11,12 @@ which move to make: that is the controller's part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from forebay.admission import cost
 from forebay.admission.billing import close_debit
+from forebay.admission.body_changes import body_change
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import Endpoint
@@ -22,7 +24,6 @@ from forebay.admission.errors import invariant
 from forebay.admission.gate import Verdict, rests_on_prediction, wait_budget_s
 from forebay.admission.ledger import DrainingBooking, Ledger, booking_for
 from forebay.admission.model import MICRO, Check, DecisionRecord, Mode, Refusal, Settlement, TicketId, Usage
-from forebay.admission.model_names import body_change
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.quota import Quota
 from forebay.admission.settings import Settings
@@ -45,6 +46,8 @@ class Lifecycle:
         self.quota = Quota()
         self.tickets: dict[TicketId, Ticket] = {}
         self.effects: list[Effect] = []
+        self.fall_back: Callable[[Ticket, Outcome, Check, float], bool] | None = None
+        """Asked whether another pool takes a waiter that is to be turned away."""
 
     # Ways in
 
@@ -138,7 +141,9 @@ class Lifecycle:
             outcome = verdict.outcome
             action = "hold" if outcome is None else "refuse"
         record = self._record(ticket, action, now, verdict, outcome, mode)
-        change = None if demand.asked_model is None else body_change(demand, endpoint)
+        change = None
+        if demand.asked_model is not None or ticket.pool.settings.pass_priority:
+            change = body_change(ticket, endpoint)
         self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record, change))
 
     def take_back(self, ticket: Ticket, now: float, *, engine_goes_on: bool, detail: str) -> None:
@@ -260,7 +265,10 @@ class Lifecycle:
         self.finish(ticket, outcome, None, now, engine_goes_on=engine_goes_on)
 
     def evict(self, ticket: Ticket, outcome: Outcome, now: float, check: Check, detail: str) -> None:
-        """A waiting request is turned away."""
+        """A waiting request is turned away, unless another pool takes it."""
+        takes = None if ticket.pool.settings.fallback is None else self.fall_back
+        if takes is not None and takes(ticket, outcome, check, now):
+            return
         self._leave_queue(ticket, now)
         self._move(ticket, WAITING, ENDED)
         verdict = Verdict(
@@ -272,6 +280,17 @@ class Lifecycle:
         retry = self._retry_after_s(ticket, outcome, predicted, now)
         self.effects.append(Evict(ticket.demand.ticket, Refusal(outcome, retry, predicted, record)))
         self._settle(ticket, outcome, now)
+
+    def move_on(self, ticket: Ticket, guest: Ticket, now: float) -> None:
+        """A waiter leaves for another pool, where it is `guest`: the same request, which has waited."""
+        self._leave_queue(ticket, now)
+        self._move(ticket, WAITING, ENDED)
+        ticket.pool.learn_cut_wait(ticket, now)
+        del self.tickets[ticket.demand.ticket]
+        guest.debit = ticket.debit
+        guest.arrived_s, guest.waited_s = ticket.arrived_s, ticket.waited_s
+        guest.attempts, guest.tried = ticket.attempts, ticket.tried
+        guest.predicted_wait_s, guest.position = ticket.predicted_wait_s, ticket.position
 
     def drop(self, ticket: Ticket, now: float) -> None:
         """The client of a waiting request has left: nobody is to be answered."""

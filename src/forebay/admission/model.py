@@ -309,6 +309,8 @@ class BodyChange:
     """Fields of the request's body that go to the engine with other values than the client gave; None: as it is."""
 
     model: str | None = None
+    priority: int | None = None
+    """As the engine counts it."""
 
 
 @record

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forebay.admission.endpoints import Endpoint
-from forebay.admission.model import BodyChange, Demand
+from forebay.admission.model import Demand
 from forebay.admission.pools import Pool
 
 
@@ -27,13 +26,6 @@ def with_model(demand: Demand, model: str) -> Demand:
     """The demand with another model. What the client asked for is kept."""
     asked = demand.model if demand.asked_model is None else demand.asked_model
     return replace(demand, model=model, asked_model=None if model == asked else asked)
-
-
-def body_change(demand: Demand, endpoint: Endpoint) -> BodyChange | None:
-    """What is to be said otherwise than the client did when a request goes to this endpoint."""
-    if demand.asked_model is None:
-        return None
-    return BodyChange(model=demand.model)
 
 
 def _listed(pool: Pool) -> tuple[str, ...]:

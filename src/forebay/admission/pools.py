@@ -71,6 +71,8 @@ class Pool:
         self.retry_after = RetryAfter(len(common.classes))
         self.curves = Curves()
         self.finished = 0
+        self.fell_back = 0
+        """Requests that another pool took in its stead."""
         self.share = 1.0
         self.holds_all = True
         """False if the mode of some class is not to enforce."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
-from forebay.admission.model import MICRO, Mode
+from forebay.admission.model import MICRO, EngineKind, Mode
 
 if TYPE_CHECKING:
     from forebay.admission.rule_book import RuleBook
@@ -187,6 +187,12 @@ class PoolSettings:
     max_output_tokens: int | None = None
     models: tuple[str, ...] = ()
     """Names served, `*` stands for anything; () means what the engines list."""
+    engine: EngineKind | None = None
+    """Family of its engines, where it was said; None: as found."""
+    pass_priority: bool = False
+    """Tell engines that know priorities the rank of each request's class."""
+    fallback: str | None = None
+    """The pool that is tried with what this one turns away under overload; None: none."""
     hold_without_endpoints_s: float = 0.0
     wait_predictor: str = "backlog"
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""

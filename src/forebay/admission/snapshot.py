@@ -102,6 +102,8 @@ class PoolView:
     bytes_per_prompt_token: float
     output_error_ratio: float | None
     """True over expected output tokens, decayed mean; None before the first answer."""
+    fell_back: int
+    """Requests that it turned away and its fallback took."""
     utilization: float
     """Of the endpoints that are up, the mean: 0 to 1, over 10 s."""
     classes: tuple[ClassView, ...]

@@ -27,6 +27,7 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         wait_error_median=pool.errors.median,
         bytes_per_prompt_token=pool.pricing.ratios.common.bytes_per_token,
         output_error_ratio=pool.pricing.output_error,
+        fell_back=pool.fell_back,
         utilization=use_of(pool.endpoints.values(), now)[0],
         classes=tuple(
             ClassView(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config.rule_checks import rules_do_not_fit
+from forebay.config.rule_checks import fallbacks_do_not_fit, rules_do_not_fit
 from forebay.config.schema import Config
 from forebay.config.tenancy_checks import doubts_of_tenants, tenants_do_not_fit
 from forebay.config.yaml_text import KeyPath
@@ -27,6 +27,8 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
         *_circles(config),
         *_classes(config),
         *tenants_do_not_fit(config, _class_names(config)),
+        *_priorities(config),
+        *fallbacks_do_not_fit(config),
         *rules_do_not_fit(config, _class_names(config)),
         *_listeners(config),
     ]
@@ -105,6 +107,15 @@ def _pools(config: Config) -> Iterator[tuple[KeyPath, str]]:
                 )
             elif endpoint in pool.endpoints[:position]:
                 yield path, f"{endpoint} is listed twice; keep one"
+
+
+def _priorities(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    for index, pool in enumerate(config.pools):
+        if pool.pass_priority and pool.engine not in ("auto", "vllm", "sglang"):
+            yield (
+                ("pools", index, "pass_priority"),
+                f"{pool.engine} knows no priorities; only vllm and sglang do",
+            )
 
 
 def _circles(config: Config) -> Iterator[tuple[KeyPath, str]]:

@@ -12,7 +12,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.admission.model import MICRO, Mode
+from forebay.admission.model import MICRO, EngineKind, Mode
 from forebay.admission.settings import (
     OPTIMISTIC_LAW,
     ZERO_CONFIGURATION_CLASSES,
@@ -111,6 +111,9 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         max_pool_requests=pool.max_pool_requests,
         max_queue=pool.max_queue,
         models=tuple(pool.models or ()),
+        engine=None if pool.engine == "auto" else EngineKind(pool.engine),
+        pass_priority=pool.pass_priority,
+        fallback=pool.fallback,
         hold_without_endpoints_s=pool.hold_without_endpoints,
         wait_predictor=pool.wait_predictor,
         target_utilization=target_of(pool.queue_policy),

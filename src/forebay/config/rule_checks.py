@@ -1,4 +1,4 @@
-"""Whether the rules of a configuration can be used, each problem with the path of the key to change."""
+"""Whether rules and fallbacks lead to what is there, each problem with the path of the key to change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,26 @@ from collections.abc import Iterator
 from forebay.config.schema import Config
 from forebay.config.yaml_text import KeyPath
 
-__all__ = ["rules_do_not_fit"]
+__all__ = ["fallbacks_do_not_fit", "rules_do_not_fit"]
+
+
+def fallbacks_do_not_fit(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    """Pools that are not there, and circles."""
+    following = {pool.name: pool.fallback for pool in config.pools}
+    for index, pool in enumerate(config.pools):
+        if pool.fallback is None:
+            continue
+        path: KeyPath = ("pools", index, "fallback")
+        if pool.fallback not in following:
+            yield path, f"{pool.fallback!r} is not a pool; there are {', '.join(following)}"
+            continue
+        way = [pool.name]
+        step: str | None = pool.fallback
+        while step is not None and step not in way:
+            way.append(step)
+            step = following.get(step)
+        if step == pool.name:
+            yield path, f"a circle: {' → '.join([*way, step])}; leave out one `fallback`"
 
 
 def rules_do_not_fit(config: Config, classes: list[str]) -> Iterator[tuple[KeyPath, str]]:

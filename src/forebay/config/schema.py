@@ -52,7 +52,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "discovery",
             "group",
             "share",
-            "fallback",
             "passthrough",
             "inject_limit",
             "max_output_tokens",
@@ -177,6 +176,13 @@ class Pool(Strict):
     """Waiting requests over all classes; unset is unlimited, 0 refuses whatever cannot start at once."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """Model names served here, `*` stands for anything; unset means what the endpoints list."""
+    pass_priority: bool = False
+    """Tell vLLM and SGLang how important each request is: the `priority` field of the body becomes the rank of its
+    class, counted as that engine counts. The engine must be started for it (vLLM: `--scheduling-policy priority`,
+    SGLang: `--enable-priority-scheduling`), or it refuses such requests."""
+    fallback: str | None = None
+    """Name of the pool that is tried with what this one turns away for overload or for want of an engine, with a model
+    that it serves. It may have a fallback itself; nobody takes more than three steps."""
     poll_interval: Annotated[Duration, Field(ge=0.05, le=60)] = 0.2
     """Shortest time between two readings of an engine's metrics; they slow down by themselves when costly."""
     hold_without_endpoints: Annotated[Duration, Field(ge=0, le=3600)] = 0.0

@@ -35,6 +35,8 @@ def changed_body(body: bytes, change: BodyChange) -> bytes:
     fields: dict[str, bytes] = {}
     if change.model is not None:
         fields["model"] = _encode(change.model)
+    if change.priority is not None:
+        fields["priority"] = b"%d" % change.priority
     return with_fields(body, fields)
 
 

@@ -277,7 +277,13 @@ def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
         "Times that an endpoint stood idle while requests were refused on predictions.",
         labels=("pool",),
     )
+    fallbacks = CounterMetricFamily(
+        "forebay_fallbacks_total",
+        "Requests that the pool turned away and its fallback took.",
+        labels=("pool",),
+    )
     for pool in snapshot.pools:
+        fallbacks.add_metric((pool.name,), pool.fell_back)
         utilization.add_metric((pool.name,), pool.utilization)
         guard_trips.add_metric((pool.name,), pool.learned.guard_trips)
         if pool.output_error_ratio is not None:
@@ -297,6 +303,7 @@ def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
         utilization,
         output_error,
         guard_trips,
+        fallbacks,
     )
 
 

@@ -34,7 +34,9 @@ def arrive(scenario: Scenario, number: int, now: float = 0.0, **changes: Any) ->
 
 def used(scenario: Scenario, now: float = 0.0) -> tuple[int, int, int]:
     """Tokens and requests spent, and requests in flight."""
-    account: Account = scenario.controller._life.quota.account("acme", scenario.controller._plans["p"], now)
+    account: Account = scenario.controller._life.quota.account(
+        "acme", scenario.controller._reception._plans["p"], now
+    )
     view = account.view(now)
     assert view is not None
     return 1000 - view.tokens_left, 5 - view.requests_left, account.in_flight

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from forebay.admission.model_names import asked_at, body_change, with_model
+from forebay.admission.model_names import asked_at, with_model
 from tests.unit.admission.build import Site, demand, pool_settings
 
 
@@ -47,12 +45,3 @@ def test_what_the_client_asked_for_is_kept_over_several_changes() -> None:
     moved = with_model(with_model(demand(1), "b"), "c")
     assert ("c", "llama") == (moved.model, moved.asked_model)
     assert None is with_model(moved, "llama").asked_model
-
-
-def test_the_body_is_changed_only_where_another_model_was_given() -> None:
-    """Nothing is said otherwise without need."""
-    site = Site()
-    assert None is body_change(demand(1), site.endpoint())
-    change = body_change(replace(demand(1), model="b", asked_model="a"), site.endpoint())
-    assert change is not None
-    assert "b" == change.model

@@ -307,7 +307,7 @@ def test_throughput_comes_from_two_readings_and_is_unknown_before() -> None:
         one.sample("a", at_s, output_tokens_total=total)
         one.arrive(int(at_s) + 1, at_s)
     assert [None, 500.0, None, 100.0, 100.0] == seen
-    rules = one.controller._rules
+    rules = one.controller._reception._rules
     assert rules is not None
     for number in range(100):
         one.tell(EndpointsChanged("llama", (EndpointId(f"e{number}"),)), 10.0 + number)

@@ -191,6 +191,45 @@ def test_faults_are_told_with_rule_and_line(tmp_path: Path, rule: str, said: str
     assert found[0].startswith(said), found[0]
 
 
+def pools_problems(tmp_path: Path, *pools: str) -> list[str]:
+    """What is wrong with pools of these keys, named a, b and so on."""
+    path = tmp_path / "forebay.yaml"
+    lines = [
+        f'  - {{name: {name}, endpoints: ["http://127.0.0.1:{port}"], {keys}}}'
+        for port, (name, keys) in enumerate(zip("abcde", pools, strict=False), start=1)
+    ]
+    path.write_text("\n".join(["pools:", *lines, ""]))
+    try:
+        load(path, environ={})
+    except ConfigError as error:
+        return [str(problem).removeprefix(str(path)).split(": ", 1)[1] for problem in error.problems]
+    return []
+
+
+def test_fallbacks_lead_to_pools_and_not_in_circles(tmp_path: Path) -> None:
+    """A pool that only leads into a circle is not at fault itself."""
+    assert [] == pools_problems(tmp_path, "fallback: b", "fallback: c", "gpus: 1")
+    assert ["pools[0].fallback: 'x' is not a pool; there are a, b"] == pools_problems(
+        tmp_path, "fallback: x", "gpus: 1"
+    )
+    assert ["pools[0].fallback: a circle: a → a; leave out one `fallback`"] == pools_problems(
+        tmp_path, "fallback: a"
+    )
+    assert [
+        "pools[1].fallback: a circle: b → c → b; leave out one `fallback`",
+        "pools[2].fallback: a circle: c → b → c; leave out one `fallback`",
+    ] == pools_problems(tmp_path, "fallback: b", "fallback: c", "fallback: b")
+
+
+def test_priorities_are_passed_only_to_engines_that_know_them(tmp_path: Path) -> None:
+    """A setting without effect would be believed in."""
+    for kind in ("auto", "vllm", "sglang"):
+        assert [] == pools_problems(tmp_path, f"engine: {kind}, pass_priority: true")
+    assert [
+        "pools[0].pass_priority: llamacpp knows no priorities; only vllm and sglang do"
+    ] == pools_problems(tmp_path, "engine: llamacpp, pass_priority: true")
+
+
 def test_a_name_is_given_once(tmp_path: Path) -> None:
     """Decisions and metrics go by it."""
     rule = "  - {name: r, when: 'true', then: {accept: true}}\n"

@@ -43,6 +43,8 @@ def test_only_the_one_field_of_the_top_level_is_changed(body: bytes, expected: b
 
 def test_what_the_core_wants_changed_is_changed() -> None:
     """As JSON, whatever the name holds."""
+    assert b'{"priority":2,"n":1}' == changed_body(b'{"n":1}', BodyChange(priority=2))
+    assert b'{"priority":0}' == changed_body(b'{"priority":9}', BodyChange(priority=0))
     assert b'{"model":"a\\"b","n":1}' == changed_body(b'{"model":"big","n":1}', BodyChange(model='a"b'))
 
 

@@ -1,0 +1,29 @@
+"""What of a request's body goes to an engine with another value than the client gave: the model, the priority."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forebay.admission.endpoints import Endpoint
+from forebay.admission.model import BodyChange, EngineKind
+from forebay.admission.tickets import Ticket
+
+_VLLM: Final = EngineKind.VLLM
+_SGLANG: Final = EngineKind.SGLANG
+
+
+def body_change(ticket: Ticket, endpoint: Endpoint) -> BodyChange | None:
+    """What is to be said otherwise when the request goes to this endpoint; None: the body goes as it came."""
+    model = None if ticket.demand.asked_model is None else ticket.demand.model
+    priority = _priority(ticket, endpoint) if ticket.pool.settings.pass_priority else None
+    return None if model is None and priority is None else BodyChange(model, priority)
+
+
+def _priority(ticket: Ticket, endpoint: Endpoint) -> int | None:
+    """The rank of its class as the engine counts: vLLM serves the lowest number first, SGLang the highest."""
+    kind = ticket.pool.settings.engine or endpoint.info.kind
+    if kind is _VLLM:
+        return ticket.rank
+    if kind is _SGLANG:
+        return len(ticket.pool.classes) - 1 - ticket.rank
+    return None

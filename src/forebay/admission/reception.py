@@ -1,0 +1,96 @@
+"""From a demand to its ticket: the pool and class that it names, or those that an operator's rules give it.
+
+Owns the rules, and which classes and plans there are; it finds the account of each tenant. It decides nothing: whom the
+rules refuse is noted in the ticket, for the gate.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forebay.admission.billing import put_on_plan
+from forebay.admission.errors import MisuseError
+from forebay.admission.events import Sampled
+from forebay.admission.ledger import booking_for
+from forebay.admission.model import Demand, Mode
+from forebay.admission.model_names import asked_at
+from forebay.admission.pools import Pool
+from forebay.admission.quota import Quota
+from forebay.admission.rules import Rules, Ruling
+from forebay.admission.settings import Settings
+from forebay.admission.snapshot import RuleView
+from forebay.admission.tickets import Ticket
+
+_ENFORCE: Final = Mode.ENFORCE
+_BYPASS: Final = Mode.BYPASS
+
+
+class Reception:
+    """Where requests become tickets."""
+
+    def __init__(self, settings: Settings, pools: dict[str, Pool], quota: Quota, now: float) -> None:
+        self._pools = pools
+        self._quota = quota
+        self._rules: Rules | None = None
+        self.reconfigure(settings, now)
+
+    def reconfigure(self, settings: Settings, now: float) -> None:
+        """These classes, plans and rules are there from now on; the counts of rules go on."""
+        self._classes = {entry.name: entry for entry in settings.classes}
+        self._plans = {plan.name: plan for plan in settings.plans}
+        self._quota.reconfigure(self._plans, now)
+        self._rules = None if settings.rules is None else Rules(settings.rules, self._rules)
+
+    def sampled(self, event: Sampled, pool: Pool | None) -> None:
+        """An engine of this pool was read."""
+        if self._rules is not None and pool is not None:
+            self._rules.sampled(pool, event.endpoint, event.sample)
+
+    def rule_views(self) -> tuple[RuleView, ...]:
+        """For the snapshot."""
+        return () if self._rules is None else self._rules.views()
+
+    def arrived(self, demand: Demand, now: float) -> Ticket:
+        """The ticket of a request that has come, where the rules want it. Raises: MisuseError."""
+        ticket = self._ticket(demand, now)
+        return ticket if self._rules is None else self._ruled(ticket, self._rules, now)
+
+    def guest(self, demand: Demand, now: float) -> Ticket:
+        """The ticket of a request at a pool that it falls back to: rules refuse and accept there, and route no more."""
+        ticket = self._ticket(demand, now)
+        if self._rules is not None:
+            ticket.ruling = Ruling()
+            self._judge(ticket, self._rules, ticket.ruling, now)
+        return ticket
+
+    def _ticket(self, demand: Demand, now: float) -> Ticket:
+        pool = self._pools.get(demand.pool)
+        class_settings = self._classes.get(demand.class_name)
+        if pool is None or class_settings is None:
+            raise MisuseError(f"no pool {demand.pool!r} with class {demand.class_name!r} is configured")
+        price = pool.price(demand)
+        booking = booking_for(demand, price.cost)
+        rank = pool.classes[demand.class_name].index
+        ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
+        if demand.plan:
+            put_on_plan(ticket, self._plans.get(demand.plan), self._quota, now)
+        return ticket
+
+    def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
+        """What the rules make of it. In `shadow` it stays where it is and they are recorded, in `bypass` not asked."""
+        mode = ticket.pool.classes[ticket.demand.class_name].mode
+        if mode is _BYPASS:
+            return ticket
+        ruling = Ruling()
+        demand = rules.route(ticket.demand, ticket.cost, ticket.pool, ruling, now)
+        if mode is _ENFORCE and demand is not ticket.demand:
+            if demand.pool != ticket.demand.pool and not ruling.model_given and demand.pool in self._pools:
+                demand = asked_at(demand, self._pools[demand.pool])
+            ticket = self._ticket(demand, now)
+        ticket.ruling = ruling
+        self._judge(ticket, rules, ruling, now)
+        return ticket
+
+    @staticmethod
+    def _judge(ticket: Ticket, rules: Rules, ruling: Ruling, now: float) -> None:
+        rules.judge(ticket.demand, ticket.cost, ticket.pool, ruling, now, rank=ticket.rank)

@@ -1,0 +1,200 @@
+"""Rules, fallbacks and priorities as a client and an engine see them, through a gateway process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.integration.fakes import FakeEngine, Served, chat_answer, plain
+from tests.integration.processes import (
+    ServeProcess,
+    client,
+    engine,
+    eventually,
+    metrics,
+    total,
+    until_at_rest,
+    until_up,
+)
+
+CHAT = "/v1/chat/completions"
+BODY = (
+    b'{ "model":"big",\t"messages": [{"role":"user","content":"\\"model\\":\\"big\\" \xc3\xa9"}],'
+    b' "tools":[{"model":"big"}],"temperature":1.50e-1 , "max_tokens":7,"user":"m"}\n'
+)
+
+
+def serves(model: str, *, slow: bool = False) -> Any:
+    """An engine that lists this model, and answers chats at once or never."""
+
+    async def script(served: Served) -> None:
+        if served.request.method == "POST":
+            if slow:
+                await served.closed.wait()
+            await served.send(plain(chat_answer()))
+        elif served.request.target == "/v1/models":
+            await served.send(plain(json.dumps({"object": "list", "data": [{"id": model}]}).encode()))
+        else:
+            await served.send(plain(b"{}", "404 Not Found"))
+
+    return script
+
+
+def file_with(path: Path, big: FakeEngine, small: FakeEngine, *rules: dict[str, Any], **pool: Any) -> Path:
+    """Two pools and these rules."""
+    pools = [
+        {"name": "big", "endpoints": [big.endpoint], "models": ["big"], **pool},
+        {"name": "small", "endpoints": [small.endpoint], "models": ["small"]},
+    ]
+    path.write_text(yaml.safe_dump({"pools": pools, "rules": list(rules), "state_file": "none"}))
+    return path
+
+
+async def post(
+    http: httpx.AsyncClient, gateway: ServeProcess, body: bytes = BODY, **headers: str
+) -> httpx.Response:
+    """A chat of these very bytes."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await http.post(
+        f"{gateway.url}{CHAT}", content=body, headers={"content-type": "application/json", **named}
+    )
+
+
+def posted(fake: FakeEngine) -> list[bytes]:
+    """Bodies that the engine was sent."""
+    return [request.body for request in fake.requests if request.method == "POST"]
+
+
+async def test_a_rule_changes_the_model_field_and_no_other_byte(tmp_path: Path) -> None:
+    """R13: nested fields, text that looks alike, spaces and numbers go through as they came."""
+    rule = {"name": "little", "when": "request.max_tokens < 10", "then": {"model": "small"}}
+    async with engine(script=serves("big")) as big, engine(script=serves("small")) as small, client() as http:
+        path = file_with(tmp_path / "f.yaml", big, small, rule)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            answer = await post(http, gateway, x_forebay_explain="1")
+            assert (200, "small") == (answer.status_code, answer.headers["x-forebay-model"])
+            decision = json.loads(answer.headers["x-forebay-decision"])
+            assert ("small", "small", "rule:little") == (
+                decision["pool"],
+                decision["model"],
+                decision["checks"][0][0],
+            )
+            assert [BODY.replace(b'"model":"big",\t', b'"model":"small",\t')] == posted(small)
+            other = BODY.replace(b'"max_tokens":7', b'"max_tokens":70')
+            answer = await post(http, gateway, other)
+            assert (200, False) == (answer.status_code, "x-forebay-model" in answer.headers)
+            assert [other] == posted(big)
+            await until_at_rest(http, gateway)
+
+
+async def test_a_rule_refuses_with_its_own_retry_after(tmp_path: Path) -> None:
+    """R11: 429 with the rule's name; requests that it does not mean go on; nothing stays on the books."""
+    rule = {
+        "name": "short",
+        "when": "request.max_tokens < 10",
+        "then": {"refuse": {"retry_after": "2500ms", "priority": "low"}},
+    }
+    async with engine(script=serves("big")) as big, engine(script=serves("small")) as small, client() as http:
+        path = file_with(tmp_path / "f.yaml", big, small, rule)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            answer = await post(http, gateway)
+            assert (429, "rule_refused rule:short") == (
+                answer.status_code,
+                answer.headers["x-forebay-reason"],
+            )
+            assert answer.json()["error"]["code"] == "rule_refused"
+            assert 2500 <= int(answer.headers["retry-after-ms"]) <= 3250
+            assert answer.headers["retry-after"] in ("3", "4")
+            assert 200 == (await post(http, gateway, x_forebay_class="realtime")).status_code
+            series = await until_at_rest(http, gateway)
+            assert 1.0 == total(series, "forebay_rule_matches_total", 'rule="short"')
+            assert 1.0 == total(series, "forebay_refusals_total", 'reason="rule_refused"')
+
+
+async def test_a_rule_that_cannot_be_evaluated_is_skipped_counted_and_told(tmp_path: Path) -> None:
+    """This engine tells nothing of its cache; the log says so once."""
+    rule = {"name": "blind", "when": "gpu_cache_usage_perc > 0.9", "then": {"refuse": {}}}
+    async with engine(script=serves("big")) as big, engine(script=serves("small")) as small, client() as http:
+        path = file_with(tmp_path / "f.yaml", big, small, rule)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            assert 200 == (await post(http, gateway)).status_code
+
+            async def counted() -> bool:
+                return total(await metrics(http, gateway), "forebay_rule_errors_total", 'rule="blind"') >= 1
+
+            await eventually(counted)
+            gateway.signal()
+            await gateway.exit_code()
+            assert "rule blind: " in await gateway.log()
+
+
+async def test_a_full_pool_falls_back_to_a_smaller_model(tmp_path: Path) -> None:
+    """R13: and where that is full as well the first pool's refusal is told."""
+    async with (
+        engine(script=serves("big", slow=True)) as big,
+        engine(script=serves("small")) as small,
+        client() as http,
+    ):
+        path = file_with(
+            tmp_path / "f.yaml", big, small, max_inflight_requests=1, max_queue=0, fallback="small"
+        )
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            first = asyncio.ensure_future(post(http, gateway))
+            await big.until(lambda: len(posted(big)) == 1)
+            answer = await post(http, gateway, x_forebay_explain="1")
+            decision = json.loads(answer.headers["x-forebay-decision"])
+            assert (200, "small", "small") == (
+                answer.status_code,
+                answer.headers["x-forebay-model"],
+                decision["pool"],
+            )
+            assert "fallback:small" in [check[0] for check in decision["checks"]]
+            assert [BODY.replace(b'"model":"big",\t', b'"model":"small",\t')] == posted(small)
+            assert 1.0 == total(await metrics(http, gateway), "forebay_fallbacks_total", 'pool="big"')
+            first.cancel()
+            await until_at_rest(http, gateway)
+        await small.stop()
+        async with ServeProcess("-c", str(path)) as gateway:
+            await eventually(lambda: until_first_is_up(http, gateway))
+            first = asyncio.ensure_future(post(http, gateway))
+            await big.until(lambda: len(posted(big)) == 2)
+
+            async def small_is_down() -> bool:
+                series = await metrics(http, gateway)
+                key = f'forebay_endpoint_state{{endpoint="{small.endpoint}",pool="small",state="down"}}'
+                return series.get(key) == 1.0
+
+            await eventually(small_is_down)
+            answer = await post(http, gateway)
+            assert (429, "queue_full") == (answer.status_code, answer.json()["error"]["code"])
+            first.cancel()
+
+
+async def until_first_is_up(http: httpx.AsyncClient, gateway: ServeProcess) -> bool:
+    """True once the pool `big` can take work."""
+    pools = (await http.get(f"{gateway.admin_url}/api/snapshot")).json()["pools"]
+    return bool(pools[0]["endpoints"][0]["state"] == "up")
+
+
+async def test_priorities_are_passed_down_in_one_field(tmp_path: Path) -> None:
+    """R25: what the client says of its own priority does not count; everything else is as it was."""
+    async with engine(script=serves("big")) as big, engine(script=serves("small")) as small, client() as http:
+        path = file_with(tmp_path / "f.yaml", big, small, engine="vllm", pass_priority=True)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            for name in ("realtime", "standard", "batch"):
+                assert 200 == (await post(http, gateway, x_forebay_class=name)).status_code
+            own = BODY.replace(b'"max_tokens":7', b'"priority": -99')
+            assert 200 == (await post(http, gateway, own, x_forebay_class="batch")).status_code
+            rest = BODY.removeprefix(b"{")
+            assert [b'{"priority":%d,' % rank + rest for rank in range(3)] == posted(big)[:3]
+            assert own.replace(b'"priority": -99', b'"priority": 2') == posted(big)[3]
