@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from benchmarks.decision.measure import GC_THRESHOLDS, TRACED_WAITING
-from benchmarks.decision.workload import CLASS_NAMES, FILLED_BY, FROZEN, SHAPES, Plan
+from benchmarks.decision.workload import CLASS_NAMES, FILLED_BY, FROZEN, RULES, SHAPES, Plan
 from benchmarks.overhead import peers
 
 Results = dict[str, Any]
@@ -49,10 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         builds.append(True)
     plans = [
-        Plan(shape, waiting, options.arrivals, options.full_by, options.frozen, options.seed, build)
+        Plan(shape, waiting, options.arrivals, options.full_by, options.frozen, options.seed, build, rules)
         for shape in options.shape or SHAPES
         for waiting in options.waiting or WAITING
+        for rules in options.rules or RULES
         for build in builds
+        # What rules cost does not depend on how many wait, nor on whose they are: one queue shows it.
+        if rules == "none" or options.rules or (waiting == WAITING[0] and shape == "tenants")
     ]
     runs = []
     for plan in plans:
@@ -89,6 +92,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default="start",
         help="gc.freeze before the queue is filled, as `forebay serve` does it (default), or after",
     )
+    parser.add_argument(
+        "--rules",
+        choices=RULES,
+        action="append",
+        help="five rules about engines, five about requests, or none (all three with the smallest queue)",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--compiled", action="store_true", help="measure the compiled build beside the sources"
@@ -117,7 +126,11 @@ def describe(plan: Plan) -> str:
     count = SHAPES[plan.shape]
     tenants = f"{count:,} tenants" if count > 1 else "one anonymous tenant"
     build = "compiled" if plan.compiled else "pure Python"
-    return f"{build}, {tenants}, {len(CLASS_NAMES)} classes, {plan.waiting:,} waiting, engines full by {plan.full_by}"
+    rules = "" if plan.rules == "none" else f", 5 rules about {plan.rules}"
+    return (
+        f"{build}, {tenants}, {len(CLASS_NAMES)} classes, {plan.waiting:,} waiting, engines full by "
+        f"{plan.full_by}{rules}"
+    )
 
 
 def document(runs: Iterable[Results]) -> Results:

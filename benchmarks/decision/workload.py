@@ -23,7 +23,10 @@ from typing import Final
 from forebay.admission import ClassSettings, PoolSettings, Settings
 from forebay.admission.events import Described, EndpointsChanged, Event
 from forebay.admission.model import ANONYMOUS, Demand, EndpointId, EngineInfo, EngineKind, TicketId
+from forebay.admission.rule_book import RuleBook
 from forebay.admission.settings import OPTIMISTIC_LAW
+from forebay.config.rules import rule_book
+from forebay.config.schema import Config
 from forebay.load.workload import Lengths
 
 MODEL: Final = "model"
@@ -49,6 +52,8 @@ SHAPES: Final = {"tenants": 1_000, "anonymous": 1}
 """How many tenants ask; one means that nobody says who it is."""
 FILLED_BY: Final = ("slots", "kv")
 FROZEN: Final = ("start", "filled")
+RULES: Final = ("none", "engines", "requests")
+"""No rule; five about engines, which are asked for each reading; five about requests. None ever matches."""
 
 ORDINARY: Final = (Lengths(600, 1.0, 32, 8_192), Lengths(200, 0.8, 16, 2_048))
 """Prompt and client's limit, in tokens."""
@@ -78,6 +83,7 @@ class Plan:
     """When `gc.freeze` is called: at the start, as `forebay serve` does it, or once the queue is filled."""
     seed: int = 1
     compiled: bool = False
+    rules: str = "none"
 
     @property
     def pools(self) -> dict[Lane, str]:
@@ -130,8 +136,27 @@ def settings_for(plan: Plan) -> Settings:
             for rank, name in enumerate(CLASS_NAMES)
         ),
         default_class=CLASS_NAMES[3],
+        rules=rules_of(plan),
         max_waiting_bytes=1 << 40,
     )
+
+
+def rules_of(plan: Plan) -> RuleBook | None:
+    """Five conditions of two comparisons each, as operators write them."""
+    if plan.rules == "none":
+        return None
+    first, second = {
+        "engines": ("waiting_seq_count > 1{}000", "gpu_cache_usage_perc > 1.{}"),
+        "requests": ("request.max_tokens > 1{}0000", "tenant.name == 'nobody-{}'"),
+    }[plan.rules]
+    actions = ({"class": CLASS_NAMES[7]}, {"class": CLASS_NAMES[6]}, {"pool": "full"}, {"accept": True})
+    rules = [
+        {"name": f"rule-{n}", "when": f"{first} || {second}".format(n, n), "then": then}
+        for n, then in enumerate((*actions, {"refuse": {"retry_after": "2s"}}))
+    ]
+    pools = [{"name": "full", "endpoints": ["http://127.0.0.1:1"]}]
+    classes = {name: {"ttft": "1s"} for name in CLASS_NAMES}
+    return rule_book(Config.model_validate({"pools": pools, "classes": classes, "rules": rules}))
 
 
 def engines_of(plan: Plan) -> dict[Lane, tuple[EndpointId, ...]]:

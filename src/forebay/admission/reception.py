@@ -17,11 +17,13 @@ from forebay.admission.model_names import asked_at
 from forebay.admission.pools import Pool
 from forebay.admission.quota import Quota
 from forebay.admission.rules import Rules, Ruling
-from forebay.admission.settings import Settings
+from forebay.admission.settings import Retries, Settings
 from forebay.admission.snapshot import RuleView
 from forebay.admission.tickets import Ticket
 
 _ENFORCE: Final = Mode.ENFORCE
+_SHIFTS: Final = {Retries.PREFER: -1.0, Retries.EQUAL: 0.0, Retries.PENALISE: 1.0}
+"""By how many wait budgets a retry counts as later than it came."""
 _BYPASS: Final = Mode.BYPASS
 
 
@@ -38,6 +40,7 @@ class Reception:
         """These classes, plans and rules are there from now on; the counts of rules go on."""
         self._classes = {entry.name: entry for entry in settings.classes}
         self._plans = {plan.name: plan for plan in settings.plans}
+        self._retry_shift = _SHIFTS[settings.retries]
         self._quota.reconfigure(self._plans, now)
         self._rules = None if settings.rules is None else Rules(settings.rules, self._rules)
 
@@ -72,6 +75,8 @@ class Reception:
         booking = booking_for(demand, price.cost)
         rank = pool.classes[demand.class_name].index
         ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
+        if demand.retry_count and self._retry_shift:
+            ticket.shift_s = self._retry_shift * class_settings.wait_budget_s
         if demand.plan:
             put_on_plan(ticket, self._plans.get(demand.plan), self._quota, now)
         return ticket

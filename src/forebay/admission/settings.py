@@ -95,6 +95,18 @@ class Displace(Enum):
     """Those of its own class as well."""
 
 
+@unique
+class Retries(Enum):
+    """How requests that say that they are retries are ordered; the value is what configuration says."""
+
+    PREFER = "prefer"
+    """As if they had come one wait budget earlier."""
+    EQUAL = "equal"
+    """Like any other."""
+    PENALISE = "penalise"
+    """As if they had come one wait budget later."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassSettings:
     """A priority class. Order in `Settings.classes` is rank, first is most important."""
@@ -255,6 +267,8 @@ class Settings:
     """Where neither pool nor class says otherwise."""
     class_order: ClassOrder = ClassOrder.WEIGHTED
     displace: Displace = Displace.LOWER
+    retries: Retries = Retries.EQUAL
+    """The order of requests that say that they are retries."""
     refuse_hopeless: bool = False
     """Refuse a client's deadline that an idle endpoint could not meet; False only records it."""
     rules: RuleBook | None = None

@@ -43,11 +43,12 @@ class KeyRule:
             return _FRONT
         if self.order is _SJF:
             work_us = waiter.work_us
-            key = log2(work_us / 1e6 if work_us > 0 else 1e-6) + waiter.arrived_s / self.aging_s
+            came_s = waiter.arrived_s + waiter.shift_s
+            key = log2(work_us / 1e6 if work_us > 0 else 1e-6) + came_s / self.aging_s
             return key - self._bonus if waiter.short else key
         if self.order is _EDF:
-            return waiter.deadline_s
-        return float(waiter.sequence)
+            return waiter.deadline_s + waiter.shift_s
+        return waiter.arrived_s + waiter.shift_s
 
     def same_as(self, other: KeyRule) -> bool:
         """True if both give the same keys."""

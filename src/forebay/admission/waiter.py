@@ -28,6 +28,7 @@ class Waiter:
         "kv_tokens",
         "older",
         "sequence",
+        "shift_s",
         "short",
         "tenant",
         "waiting",
@@ -65,6 +66,8 @@ class Waiter:
         self.short = short
         """True if its answer is expected to be shorter than what its class calls short."""
 
+        self.shift_s = 0.0
+        """In the order of its tenant it counts as if it had come so much later."""
         self.key = 0.0
         """Place inside its tenant, smallest first; set when it is filed."""
         self.front = False

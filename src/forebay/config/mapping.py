@@ -23,6 +23,7 @@ from forebay.admission.settings import (
     Order,
     PlanSettings,
     PoolSettings,
+    Retries,
     Settings,
     SpeedLaw,
 )
@@ -85,6 +86,7 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         mode=Mode(config.mode),
         class_order=ClassOrder(config.class_order),
         displace=Displace(config.displace),
+        retries=Retries(config.retries),
         refuse_hopeless=config.refuse_hopeless,
         rules=_rules(config),
         max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from forebay.config.header_names import free_header
 from forebay.config.rule_entries import RuleEntry
 from forebay.config.strict import DURATION_PATTERN, Duration, Strict, plain_name
 from forebay.config.tenancy import (
@@ -326,6 +327,12 @@ class Config(Strict):
     displace: Literal["off", "lower", "same"] = "lower"
     """Which waiting requests a newcomer may push out when a bound is reached: none, those of less important classes, or
     those of its own class as well; with `same` also when not all of its class can be on time."""
+    retries: Literal["prefer", "equal", "penalise"] = "equal"
+    """Requests that say that they are retries: `prefer` orders them among their tenant's requests as if they had come
+    one wait budget earlier, and nobody displaces them; `penalise` as if they had come one later."""
+    retry_header: str | None = None
+    """One more header that says which retry a request is, beside `x-stainless-retry-count`: a number, or anything for
+    the first."""
     refuse_hopeless: bool = False
     """Refuse a client's deadline that even an idle engine could not meet (400); otherwise it is only recorded."""
     state_file: str = "auto"
@@ -344,6 +351,11 @@ class Config(Strict):
     @classmethod
     def _plan_names_are_plain(cls, value: dict[str, PlanEntry] | None) -> dict[str, PlanEntry] | None:
         return plans_have_plain_names(value)
+
+    @field_validator("retry_header")
+    @classmethod
+    def _retry_header_is_free(cls, value: str | None) -> str | None:
+        return None if value is None else free_header(value)
 
     @field_validator("classes", "plans", mode="before")
     @classmethod

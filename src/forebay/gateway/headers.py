@@ -25,6 +25,10 @@ ID_LENGTH: Final = 128
 _SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
 _UNSAFE: Final = bytes(code for code in range(256) if code not in _SAFE)
 
+RETRY_DIGITS: Final = 9
+MOST_RETRIES: Final = 9999
+"""Larger counts mean nothing more."""
+
 STAINLESS_SHARE: Final = 0.95
 """Part of an SDK's own timeout that is used: the rest is for the way there and back."""
 
@@ -40,6 +44,7 @@ _RETRY: Final = 8
 _EXPLAIN: Final = 9
 _REQUEST_ID: Final = 10
 _CREDENTIAL: Final = 11
+_OWN_RETRY: Final = 12
 
 _KNOWN: Final = {
     b"connection": _CONNECTION,
@@ -117,11 +122,12 @@ def read_claims(headers: Headers, access: Access, address: str | None = None) ->
         Denied: It comes from nobody who may ask here.
     """
     claims = Claims(access, access.identify(headers, address))
+    known = _KNOWN if access.retry_header is None else {**_KNOWN, access.retry_header: _OWN_RETRY}
     lines: list[bytes] = []
     credentials: list[bytes] = []
     named: frozenset[bytes] = frozenset()
     for name, value in headers:
-        kind = _KNOWN.get(name)
+        kind = known.get(name)
         if kind is None:
             if not name.startswith(b"x-forebay-"):
                 lines.append(b"%b: %b\r\n" % (name, value))
@@ -134,7 +140,7 @@ def read_claims(headers: Headers, access: Access, address: str | None = None) ->
             (lines if access.passes_credentials else credentials).append(b"%b: %b\r\n" % (name, value))
         elif kind != _DROP:
             _read(claims, kind, (name, value))
-            if kind not in _OWN_ONLY and name != b"x-forebay-deadline-ms":
+            if kind not in _OWN_ONLY and not name.startswith(b"x-forebay-"):
                 lines.append(b"%b: %b\r\n" % (name, value))
     if claims.request_id is not None:
         lines.append(b"x-request-id: %b\r\n" % claims.request_id)
@@ -179,10 +185,17 @@ def _read(claims: Claims, kind: int, field: tuple[bytes, bytes]) -> None:
             claims.patience_s = _sooner(claims.patience_s, within_s)
     elif kind == _SESSION:
         claims.session = safe_id(value).decode("ascii") or None
-    elif kind == _RETRY:
-        claims.retry_count = int(value) if len(value) <= 4 and value.isdigit() else 0
+    elif kind in (_RETRY, _OWN_RETRY):
+        claims.retry_count = max(claims.retry_count, _retries(kind, value))
     elif kind == _EXPLAIN:
         claims.explain = value.strip() not in (b"", b"0")
+
+
+def _retries(kind: int, value: bytes) -> int:
+    """Which retry a header says this is. In the operator's own one what is no number means the first."""
+    if value.isdigit():
+        return min(int(value[:RETRY_DIGITS]), MOST_RETRIES)
+    return 1 if kind == _OWN_RETRY and value.strip() else 0
 
 
 def _sooner(known_s: float | None, other_s: float) -> float:

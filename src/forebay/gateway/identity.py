@@ -102,6 +102,7 @@ class Access:
         anonymous: Tenant | None = NOBODY,
         trusted: tuple[IPv4Network | IPv6Network, ...] = (),
         passes_credentials: bool = True,
+        retry_header: str | None = None,
     ) -> None:
         """See the class.
 
@@ -113,10 +114,12 @@ class Access:
             anonymous: whose account is used for requests without a key; None refuses them.
             trusted: networks of proxies whose `x-forebay-tenant` is believed.
             passes_credentials: every pool gets the credentials that clients send.
+            retry_header: one more header that says which retry a request is.
         """
         self.classes = classes
         self.default_class = default_class
         self.passes_credentials = passes_credentials
+        self.retry_header = None if retry_header is None else retry_header.encode("ascii")
         self._tenants = dict(tenants or {})
         self._keys = dict(keys or {})
         self._anonymous = anonymous

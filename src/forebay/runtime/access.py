@@ -38,6 +38,7 @@ def access_of(config: Config, settings: Settings) -> Access:
         keys=keys,
         anonymous=anonymous,
         trusted=tuple(config.trusted_proxies),
+        retry_header=config.retry_header,
         passes_credentials=all(_takes_credentials(pool, has_keys=bool(keys)) for pool in config.pools),
     )
 

@@ -8,6 +8,7 @@ import pytest
 from forebay.admission.errors import MisuseError
 from forebay.admission.quota import Quota
 from forebay.admission.reception import Reception
+from forebay.admission.settings import Retries
 from tests.unit.admission.build import Site, demand, settings_for
 from tests.unit.admission.rule_making import always, book, rule
 
@@ -37,6 +38,19 @@ def test_rules_give_an_arrival_its_class_and_a_guest_only_a_verdict() -> None:
         assert ticket.ruling is not None
         assert WALL is ticket.ruling.refused_by
     assert [("batch", 1), ("wall", 2)] == [(view.name, view.matches) for view in reception.rule_views()]
+
+
+@pytest.mark.parametrize(
+    ("retries", "shift_s"), [(Retries.PREFER, -5.0), (Retries.EQUAL, 0.0), (Retries.PENALISE, 5.0)]
+)
+def test_retries_count_as_earlier_or_later_by_a_wait_budget(retries: Retries, shift_s: float) -> None:
+    """R12: and first tries as they came."""
+    site = Site(settings=settings_for(retries=retries))
+    reception = Reception(site.settings, {"llama": site.pool}, Quota(), 0.0)
+    assert shift_s == reception.arrived(demand(1, retry_count=2), 0.0).shift_s
+    assert 0.0 == reception.arrived(demand(2), 0.0).shift_s
+    reception.reconfigure(settings_for(), 0.0)
+    assert 0.0 == reception.arrived(demand(3, retry_count=1), 0.0).shift_s
 
 
 @pytest.mark.parametrize("wrong", [{"pool": "none"}, {"class_name": "none"}, {"plan": "none"}])

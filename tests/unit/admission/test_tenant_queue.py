@@ -60,7 +60,16 @@ def test_a_short_request_counts_as_if_its_cost_were_divided() -> None:
     """The key of a short one is lower by log2 of its weight, with sjf only."""
     rule = KeyRule(Order.SJF, 2.5, 3.0)
     assert rule.key(waiter(1, 3000, short=True)) == pytest.approx(rule.key(waiter(2, 1000)))
-    assert 4.0 == KeyRule(Order.FIFO, 2.5, 3.0).key(waiter(4, short=True))
+    assert 4.0 == KeyRule(Order.FIFO, 2.5, 3.0).key(waiter(4, arrived_s=4.0, short=True))
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_who_counts_as_earlier_or_later_stands_so(order: Order) -> None:
+    """R12: a shift is worth as much as having come at another time, in every order."""
+    rule = KeyRule(order, 2.5)
+    shifted = waiter(1, 1000, 5.0, 15.0)
+    shifted.shift_s = -3.0
+    assert rule.key(waiter(2, 1000, 2.0, 12.0)) == pytest.approx(rule.key(shifted))
 
 
 @pytest.mark.parametrize("order", list(Order))

@@ -230,6 +230,17 @@ def test_priorities_are_passed_only_to_engines_that_know_them(tmp_path: Path) ->
     ] == pools_problems(tmp_path, "engine: llamacpp, pass_priority: true")
 
 
+@pytest.mark.parametrize("name", ["host", "X-Request-Id", "x-stainless-retry-count", "a b", "", "x" * 101])
+def test_a_header_with_another_meaning_does_not_say_which_retry_it_is(tmp_path: Path, name: str) -> None:
+    """It would be taken for that in silence."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(POOLS + f"retry_header: {name!r}\n")
+    with pytest.raises(ConfigError, match="expected the name of a header that means nothing else here"):
+        load(path, environ={})
+    path.write_text(POOLS + "retry_header: X-Retry-Attempt\nretries: prefer\n")
+    assert "x-retry-attempt" == load(path, environ={}).config.retry_header
+
+
 def test_a_name_is_given_once(tmp_path: Path) -> None:
     """Decisions and metrics go by it."""
     rule = "  - {name: r, when: 'true', then: {accept: true}}\n"

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.config.header_names import TAKEN_HEADERS
 from forebay.gateway.demand import BadRequest
-from forebay.gateway.headers import Claims, answer_headers, claims_of, read_claims, safe_id
+from forebay.gateway.headers import _KNOWN, Claims, answer_headers, claims_of, read_claims, safe_id
 from forebay.gateway.identity import Access
 from forebay.http.message import RequestHead
 
@@ -43,6 +44,27 @@ def test_claims_of_others_go_on() -> None:
     assert (2, "batch") == (read.retry_count, read.class_name)
     assert b"x-stainless-retry-count: 2\r\n" in read.forward
     assert b"x-gateway-inference-objective: batch\r\n" in read.forward
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [(b"2", 2), (b"007", 7), (b"true", 1), (b"0", 0), (b"", 0), (b"-1", 1), (b"9" * 5000, 9999)],
+)
+def test_one_more_header_may_say_which_retry_it_is(value: bytes, count: int) -> None:
+    """R12: the larger of both counts, and the header goes on unless it is one of ours."""
+    access = Access(retry_header="x-retry")
+    read = read_claims([(b"x-retry", value)], access)
+    assert count == read.retry_count
+    assert b"x-retry: " + value + b"\r\n" == read.forward
+    both = [(b"x-retry", value), (b"x-stainless-retry-count", b"3")]
+    assert max(count, 3) == read_claims(both, access).retry_count
+    assert 0 == claims((b"x-retry", value)).retry_count
+    assert b"" == read_claims([(b"x-forebay-retry", value)], Access(retry_header="x-forebay-retry")).forward
+
+
+def test_a_header_with_a_meaning_of_its_own_cannot_be_that_one() -> None:
+    """The configuration refuses them by this list."""
+    assert {name.decode() for name in _KNOWN} <= TAKEN_HEADERS
 
 
 def test_a_class_is_one_of_those_configured() -> None:
