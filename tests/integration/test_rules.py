@@ -20,6 +20,7 @@ from tests.integration.processes import (
     total,
     until_at_rest,
     until_up,
+    until_waiting,
 )
 
 CHAT = "/v1/chat/completions"
@@ -198,3 +199,34 @@ async def test_priorities_are_passed_down_in_one_field(tmp_path: Path) -> None:
             rest = BODY.removeprefix(b"{")
             assert [b'{"priority":%d,' % rank + rest for rank in range(3)] == posted(big)[:3]
             assert own.replace(b'"priority": -99', b'"priority": 2') == posted(big)[3]
+
+
+async def test_a_preferred_retry_is_served_before_first_tries(tmp_path: Path) -> None:
+    """R12: known by the header that the operator names."""
+    go = asyncio.Event()
+
+    async def one_by_one(served: Served) -> None:
+        if served.request.method == "POST":
+            await go.wait()
+            await served.send(plain(chat_answer()))
+        else:
+            await serves("big")(served)
+
+    async with engine(script=one_by_one) as big, client() as http:
+        path = tmp_path / "f.yaml"
+        pool = {"name": "big", "endpoints": [big.endpoint], "max_inflight_requests": 1}
+        policy = {"retries": "prefer", "retry_header": "X-Attempt", "state_file": "none"}
+        path.write_text(yaml.safe_dump({"pools": [pool], **policy}))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            calls = []
+            for number, headers in enumerate(({}, {}, {"x_attempt": "1"})):
+                body = BODY.replace(b'"user":"m"', b'"user":"%d"' % number)
+                calls.append(asyncio.ensure_future(post(http, gateway, body, **headers)))
+                if number:
+                    await until_waiting(http, gateway, number)
+                else:
+                    await big.until(lambda: len(posted(big)) == 1)
+            go.set()
+            assert [200] * 3 == [answer.status_code for answer in await asyncio.gather(*calls)]
+            assert ["0", "2", "1"] == [json.loads(body)["user"] for body in posted(big)]

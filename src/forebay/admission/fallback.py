@@ -19,6 +19,7 @@ from forebay.admission.model_names import asked_at
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
 from forebay.admission.tickets import Ticket
+from forebay.admission.wording import FALLBACK
 
 HOPS: Final = 3
 
@@ -107,7 +108,7 @@ class Fallback:
             if at_once:
                 guest.debit = None  # it has paid its quota, and goes on with that
             verdict = self._examine(guest, now)
-            checks.append(Check(f"fallback:{pool.settings.name}", 1, None, verdict.outcome is None))
+            checks.append(Check(f"{FALLBACK}{pool.settings.name}", 1, None, verdict.outcome is None))
             checks.extend(verdict.checks)
             # Nobody waits where nothing is enforced.
             may_wait = not at_once and pool.classes[demand.class_name].mode is Mode.ENFORCE

@@ -185,6 +185,8 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
 
 _HUGE: Final = 1e15
 _RULE: Final = "rule:"
+FALLBACK: Final = "fallback:"
+"""Begins the name of the check before those of a pool that a request fell back to; passed if it was taken there."""
 _UNKNOWN: Final = CheckWords("")
 
 
@@ -197,6 +199,8 @@ def words_of(name: str) -> CheckWords:
             f"the operator's rule {rule} matched",
             remedy=f"a request or a moment that rule {rule} does not match",
         )
+    if name.startswith(FALLBACK):
+        return CheckWords(f"it fell back to pool {name.removeprefix(FALLBACK)}")
     return CheckWords(name.replace("_", " ")) if found is _UNKNOWN else found
 
 

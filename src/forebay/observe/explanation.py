@@ -14,7 +14,7 @@ from typing import Final
 from forebay.admission.model import Check, DecisionRecord, Mode, Settlement
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.snapshot import TicketView
-from forebay.admission.wording import OUTCOME_WORDS, number, two_numbers, words_of
+from forebay.admission.wording import FALLBACK, OUTCOME_WORDS, number, two_numbers, words_of
 
 __all__ = ["CheckLine", "Explanation", "explain"]
 
@@ -194,7 +194,7 @@ def _would_admit(record: DecisionRecord) -> tuple[str, ...]:
     if record.outcome is None or record.outcome.group in (Group.SERVED, Group.REJECTED, Group.LEFT):
         return ()
     remedies: dict[str, None] = {}
-    for check in record.checks:
+    for check in _own_checks(record):
         if check.passed or (check.name == RECORDED_ONLY and check.name != record.decided_by):
             continue
         found, allowed = _numbers(check)
@@ -212,8 +212,20 @@ def _would_admit(record: DecisionRecord) -> tuple[str, ...]:
 
 def _decisive(record: DecisionRecord) -> Check | None:
     """The comparison that decided; None if nothing stood in the way."""
-    found = (c for c in reversed(record.checks) if c.name == record.decided_by and not c.passed)
+    found = (c for c in reversed(_own_checks(record)) if c.name == record.decided_by and not c.passed)
     return next(found, None)
+
+
+def _own_checks(record: DecisionRecord) -> tuple[Check, ...]:
+    """Those of the record's own pool: not what pools said that it fell back to in vain, or fell back from."""
+    begin, end = 0, len(record.checks)
+    for place, check in enumerate(record.checks):
+        if check.name.startswith(FALLBACK):
+            if check.passed:
+                begin, end = place + 1, len(record.checks)
+            elif end == len(record.checks):
+                end = place
+    return record.checks[begin:end]
 
 
 def _line(check: Check, record: DecisionRecord) -> CheckLine:
@@ -229,7 +241,7 @@ def _numbers(check: Check) -> tuple[str, str]:
     """What was found and what is allowed, with units; both empty for what is a plain yes or no."""
     unit = words_of(check.name).unit
     if check.limit is None:
-        is_plain = check.value == 1 and check.name.startswith("rule:")
+        is_plain = check.value == 1 and check.name.startswith(("rule:", FALLBACK))
         return "" if is_plain else f"{number(check.value)}{unit}", ""
     if not unit and check.limit == 0 and check.value in (0, 1):
         return "", ""

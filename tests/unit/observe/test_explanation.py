@@ -103,6 +103,30 @@ def test_a_rule_is_called_by_its_name() -> None:
     assert ("A request or a moment that rule cliff does not match.",) == told.would_admit
 
 
+def test_what_other_pools_said_is_shown_and_is_not_the_reason() -> None:
+    """A refusal is its own pool's; one that was taken elsewhere is that pool's."""
+    asked = (
+        Check("pool_queue_requests", 6, 5, False),
+        Check("fallback:small", 1, None, False),
+        Check("pool_queue_requests", 3, 2, False),
+    )
+    told = explain([refused(decided_by="pool_queue_requests", checks=asked)], None, None)
+    assert "6, and 5 is the most" in " ".join(told.summary)
+    assert 1 == len(told.would_admit)
+    assert [("it fell back to pool small", "")] == [
+        (line.what, line.found) for line in told.checks if line.name == "fallback:small"
+    ]
+    taken = (
+        *asked[:1],
+        Check("fallback:small", 1, None, True),
+        Check("endpoint_requests", 9, 8, False),
+        Check("waited", 5.0, 4.0, False),
+    )
+    told = explain([refused(action="evict", pool="small", decided_by="waited", checks=taken)], None, None)
+    assert "5 s, and 4 s is the most" in " ".join(told.summary)
+    assert 2 == len(told.would_admit)
+
+
 def test_what_was_only_recorded_asks_for_nothing() -> None:
     """A hopeless deadline that refused nobody is not in the way."""
     told = explain([refused(checks=(*FULL[:3], Check("deadline_hopeless", 2.0, 1.0, False)))], None, None)
