@@ -431,7 +431,7 @@ def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
     for endpoint in kept:
         (ticket,) = [ticket for ticket in waiting if ticket.demand.ticket == endpoint.reserved_for]
         if bench.has_filled and pool.has_place():
-            is_shut = pool.is_shut(ticket.rank, bench.now)
+            is_shut = pool.ceilings is not None and pool.ceilings.is_shut(ticket.rank, bench.now)
             assert is_shut or not endpoint.has_room(ticket, bench.now), (
                 "an endpoint is kept for one who could start"
             )
@@ -464,9 +464,9 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
 
 def _is_shut(ticket: Ticket, pool: Pool, bench: Bench) -> bool:
     """True if its class may not start now, or if nobody has looked since the use of the pool has fallen."""
-    if ticket.settings.admit_below_utilization is None:
+    if pool.ceilings is None or ticket.settings.admit_below_utilization is None:
         return False
-    return not bench.has_filled or pool.is_shut(ticket.rank, bench.now)
+    return not bench.has_filled or pool.ceilings.is_shut(ticket.rank, bench.now)
 
 
 def _audit_kept_from_others(pool: Pool, endpoints: list[Endpoint], now: float) -> None:

@@ -92,7 +92,8 @@ class World:
         *,
         engines: int = 1,
         slow: Sequence[float] = (),  # of each engine: times of its steps over the profile's
-        tenants: Sequence[str] = (),
+        tenants: Sequence[str] = (),  # in turn, by the number of the request
+        tenant_of: Callable[[Arrival], str] | None = None,
         mute: bool = False,  # engines that tell nothing of themselves
         usage: bool = True,  # answers carry it
         bytes_per_token: float = 4.0,
@@ -103,6 +104,7 @@ class World:
         self.settings = settings
         self.pool = settings.pools[0].name
         self.tenants = tuple(tenants)
+        self.tenant_of = tenant_of or self._in_turn
         self.mute = mute
         self.usage = usage
         self.bytes_per_token = bytes_per_token
@@ -110,6 +112,8 @@ class World:
         self.felt: list[Felt] = []
         self.settled: list[Settlement] = []
         self.refusals: list[tuple[float, Refusal]] = []
+        self.dispatched: list[tuple[float, TicketId]] = []
+        """In order."""
         self.held: set[TicketId] = set()
         self.most_held = 0
         self._live: dict[int, Live] = {}
@@ -156,12 +160,14 @@ class World:
             self._feel(live, End.UNANSWERED, age_s)
         self._live.clear()
 
+    def _in_turn(self, arrival: Arrival) -> str:
+        return self.tenants[arrival.index % len(self.tenants)] if self.tenants else "anonymous"
+
     # What happens
 
     def _on_arrival(self, arrival: Arrival) -> None:
         ticket = TicketId(arrival.index + 1)
         self._live[ticket] = Live(arrival)
-        tenant = self.tenants[arrival.index % len(self.tenants)] if self.tenants else "anonymous"
         prompt_bytes = round(arrival.prompt_tokens * self.bytes_per_token)
         demand = Demand(
             ticket=ticket,
@@ -171,7 +177,7 @@ class World:
             stream=arrival.stream,
             prompt_bytes=prompt_bytes,
             body_bytes=prompt_bytes,
-            tenant=tenant,
+            tenant=self.tenant_of(arrival),
             max_output_tokens=arrival.limit_tokens,
             prefix_hash=self._chain(arrival) or ticket if self.shared else None,
         )
@@ -253,6 +259,7 @@ class World:
         for effect in effects:
             if isinstance(effect, Dispatch):
                 self.held.discard(effect.ticket)
+                self.dispatched.append((self.now, effect.ticket))
                 live, place = self._live[effect.ticket], self._by_id[effect.endpoint]
                 live.place = place
                 arrival = live.arrival

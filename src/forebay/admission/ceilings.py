@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from math import inf, log
 
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.ledger import PoolBooks
+from forebay.admission.model import EndpointId
 from forebay.admission.queues import PoolQueue
 from forebay.admission.settings import ClassSettings
 from forebay.admission.utilization import MEAN_S
@@ -26,28 +28,37 @@ from forebay.admission.utilization import MEAN_S
 class Ceilings:
     """The ceilings of one pool, and what its use was when last looked at."""
 
-    __slots__ = ("_limits", "_queue", "level", "mean")
+    __slots__ = ("_books", "_endpoints", "_limits", "_queue", "level", "mean")
 
-    def __init__(self, queue: PoolQueue, classes: tuple[ClassSettings, ...]) -> None:
+    def __init__(
+        self,
+        queue: PoolQueue,
+        limits: list[tuple[int, float]],
+        endpoints: dict[EndpointId, Endpoint],
+        books: PoolBooks,
+    ) -> None:
+        """Rank and ceiling of each class that has one, and what the pool has: looked at, never changed."""
         self._queue = queue
-        self._limits = [
-            (index, c.admit_below_utilization)
-            for index, c in enumerate(classes)
-            if c.admit_below_utilization is not None
-        ]
+        self._limits = limits
+        self._endpoints = endpoints
+        self._books = books
         self.mean = 0.0
         self.level = 0.0
 
-    def look(self, endpoints: Iterable[Endpoint], now: float, *, idle: bool) -> None:
-        """Shut and open the classes by how much the pool is used now.
-
-        Args:
-            idle: nothing is in flight.
-        """
-        self.mean, self.level = use_of(endpoints, now)
+    def look(self, now: float) -> None:
+        """Shut and open the classes by how much the pool is used now."""
+        self.mean, self.level = use_of(self._endpoints.values(), now)
         used = max(self.mean, self.level)
+        idle = not self._books.in_flight.requests
         for index, ceiling in self._limits:
             self._queue.set_shut(index, shut=not idle and used >= ceiling)
+
+    def is_shut(self, index: int, now: float) -> bool:
+        """True if this class may start nothing now, wherever there is room."""
+        queue = self._queue.classes[index]
+        if queue.rules.has_ceiling:
+            self.look(now)
+        return queue.shut
 
     def opens_s(self, now: float) -> float:
         """When the first shut class with waiters opens if nothing happens till then; infinite if time does not do it.
@@ -62,6 +73,21 @@ class Ceilings:
                 wait_s = MEAN_S * log((self.mean - self.level) / (ceiling - self.level)) + 1e-3
                 first_s = min(first_s, now + wait_s)
         return first_s
+
+
+def ceilings_of(
+    queue: PoolQueue,
+    classes: tuple[ClassSettings, ...],
+    endpoints: dict[EndpointId, Endpoint],
+    books: PoolBooks,
+) -> Ceilings | None:
+    """The ceilings of a pool with these classes; None if none has one."""
+    limits = [
+        (index, c.admit_below_utilization)
+        for index, c in enumerate(classes)
+        if c.admit_below_utilization is not None
+    ]
+    return Ceilings(queue, limits, endpoints, books) if limits else None
 
 
 def use_of(endpoints: Iterable[Endpoint], now: float) -> tuple[float, float]:

@@ -148,6 +148,29 @@ class ClassQueue(Flow):
         self.count -= 1
         (self._returned if waiter.front else self._arrivals).remove(waiter)
 
+    def parts_of(self, waiter: Waiter) -> tuple[float, float]:
+        """(Part of what the class is served, part of what waits in it) that is of this one's tenant.
+
+        By weight among the tenants that have work waiting, and its own. Both 1 where that is the only one.
+        """
+        tenant = self.tenants.get(waiter.tenant)
+        own_us, others_units = 0, self.backlogs.units
+        if tenant is not None and tenant.waiters.count:
+            own_us = tenant.waiters.work_us
+            others_units -= tenant.weight_units
+        if own_us == self.work_us:
+            return 1.0, 1.0
+        units = weight_units(waiter.weight)
+        return units / (units + others_units), own_us / self.work_us
+
+    def tag_of(self, waiter: Waiter) -> float:
+        """The finish tag that a request has, or would have, if it is the next of its tenant."""
+        tenant = self.tenants.get(waiter.tenant)
+        start = self.time.now
+        if tenant is not None and (tenant.backlogged or tenant.finish > start):
+            start = tenant.finish
+        return start + waiter.work_us / waiter.weight
+
     def oldest(self) -> Waiter | None:
         """The waiter that arrived first."""
         one, other = self._arrivals.first, self._returned.first

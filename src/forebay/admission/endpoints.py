@@ -80,6 +80,9 @@ class Endpoint(Rotation):
         self.reserved_for: TicketId | None = None
         self.reserved_rank = 0
         """Its class's rank: more important classes do not wait for it."""
+        self.reserved_tenant = ""
+        self.reserved_tag = 0.0
+        """Its finish tag: other tenants of its class that come before it do not wait for it either."""
         self.share = 1.0
         self.kv_limit: int | None = None
         """KV tokens that may be booked; None if nobody knows the capacity."""
@@ -207,7 +210,7 @@ class Endpoint(Rotation):
 
     def has_room(self, ticket: Ticket, now: float) -> bool:
         """True if this request may be dispatched here now."""
-        if self.reserved_for is not None and self._is_kept_from(ticket):
+        if self.reserved_for is not None and self.is_kept_from(ticket):
             return False
         if self.is_stale(now):
             return self._has_room_unseen(ticket, now)
@@ -218,16 +221,20 @@ class Endpoint(Rotation):
             and self.can_ever_hold(ticket)
         )
 
-    def _is_kept_from(self, ticket: Ticket) -> bool:
-        """True if it is kept free for another one, of a class that is not less important."""
-        return self.reserved_for != ticket.demand.ticket and ticket.class_index >= self.reserved_rank
+    def is_kept_from(self, ticket: Ticket) -> bool:
+        """True if it is kept free for another one, of a class that is not less important, or of a tenant before it."""
+        if self.reserved_for == ticket.demand.ticket or ticket.class_index < self.reserved_rank:
+            return False
+        if ticket.class_index > self.reserved_rank or ticket.tenant == self.reserved_tenant:
+            return True
+        return ticket.pool.queue.classes[ticket.class_index].tag_of(ticket) >= self.reserved_tag
 
     def paced_until_s(self, ticket: Ticket, now: float, *, before_s: float = inf) -> float:
         """When pacing lets this request enter; infinite if it waits for something else, or not before `before_s`."""
         if not self.pacer.paces or not self.decoding or self.id in ticket.tried or self.is_stale(now):
             return inf
         until_s = self.pacer.next_at(ticket.price.cost.fresh_tokens, now)
-        if not now < until_s < before_s or (self.reserved_for is not None and self._is_kept_from(ticket)):
+        if not now < until_s < before_s or (self.reserved_for is not None and self.is_kept_from(ticket)):
             return inf
         passes = self.fits_now(ticket) and self.is_open(now) and self.can_ever_hold(ticket)
         return until_s if passes else inf

@@ -4,7 +4,9 @@ Waiters are looked at in their order of service (`queues`) and dispatched for as
 does not fit lets later ones pass, until it has used half of its wait budget: then the endpoint with the most room
 is kept free for it (`Pool.reserved`) until it fits, so that small requests cannot hold up a large one for ever. That is
 done for the first that was passed over, or else for the oldest of a class. More important classes do not wait for it,
-and are tried there once more at the end of a look, however many stand before them who do (`_pass_kept`).
+and are tried there once more at the end of a look, however many stand before them who do (`_pass_kept`). Nor do tenants
+of its class that come before its own. One whose place others of its class's tenants have taken twice need not wait that
+long: small requests of two that ask for much would hold up the large ones of those who ask for little.
 
 At most `SKIPPED_MAX` that do not fit are passed over in their order; after them those with the smallest KV need are
 tried, since what hinders a request is nearly always its size. So an ending costs little however many wait. The price:
@@ -29,6 +31,8 @@ from forebay.admission.tickets import Ticket
 from forebay.admission.waiter import Waiter
 
 SKIPPED_MAX: Final = 16
+PASSED_MAX: Final = 2
+"""Requests of other tenants of its class that may start before one that does not fit."""
 SMALL_SKIPPED_MAX: Final = 8
 """Of those with the smallest need: hindered by something else than size, such as having failed there before."""
 
@@ -40,7 +44,7 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     if not pool.has_place():
         return started
     if pool.ceilings is not None:
-        pool.look_at_ceilings(now)
+        pool.ceilings.look(now)
     if pool.reserved is not None and not _is_kept_rightly(pool, pool.reserved, life):
         pool.reserved.reserved_for = None
         pool.reserved = None
@@ -59,7 +63,7 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
 def _start(pool: Pool, life: Lifecycle, ticket: Ticket, endpoint: Endpoint, now: float) -> None:
     life.dispatch(ticket, endpoint, now)
     if pool.ceilings is not None:
-        pool.look_at_ceilings(now)
+        pool.ceilings.look(now)
 
 
 def _is_kept_rightly(pool: Pool, endpoint: Endpoint, life: Lifecycle) -> bool:
@@ -72,14 +76,13 @@ def _is_kept_rightly(pool: Pool, endpoint: Endpoint, life: Lifecycle) -> bool:
 def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> bool:
     """Look at the waiters in their order, once. False if an endpoint that was kept free for one is not any more.
 
-    Then those that were passed over for its sake are to be looked at again: at most once, since an endpoint is kept
-    only at the end of a walk.
+    Then those that were passed over for its sake are to be looked at again.
     """
     open_now = [endpoint for endpoint in pool.endpoints.values() if _may_take_some(endpoint, now)]
     queue = pool.queue
     was_kept = pool.reserved is not None
-    blocked: Ticket | None = None
     skipped = 0
+    pool.passed.clear()
     until_s = inf
     while open_now and pool.has_place():
         by_size = skipped >= SKIPPED_MAX
@@ -92,12 +95,14 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
             until_s = _paced_until_s(ticket, open_now, now, until_s)
             if skipped >= SKIPPED_MAX + SMALL_SKIPPED_MAX:
                 break
-            blocked = blocked or ticket
+            if not by_size:
+                pool.passed.append(ticket)
             if not skipped and _is_full_for_all(pool, ticket, open_now, now):
                 break
             queue.skip(ticket)
             skipped += 1
             continue
+        pool.count_passes(ticket)
         _start(pool, life, ticket, endpoint, now)
         started.append(ticket)
         if skipped and was_kept and pool.reserved is None:
@@ -109,10 +114,10 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
         until_s = min(until_s, _pass_kept(pool, life, now, started))
     if skipped:
         queue.restore()
-    if was_kept and _start_kept(pool, life, now, started):
+    started_kept = was_kept and _start_kept(pool, life, now, started)
+    if started_kept or _reserve_for_tenant(pool, open_now, now):
         return False
-    if blocked is not None and open_now and pool.reserved is None:
-        _reserve(pool, blocked, open_now, now)
+    _reserve(pool, open_now, now)
     pool.paced_until_s = min(until_s, _kept_until_s(pool, life, now))
     return True
 
@@ -204,8 +209,27 @@ def _paced_until_s(ticket: Ticket, open_now: list[Endpoint], now: float, until_s
     return until_s
 
 
-def _reserve(pool: Pool, blocked: Ticket, open_now: list[Endpoint], now: float) -> None:
+def _reserve_for_tenant(pool: Pool, open_now: list[Endpoint], now: float) -> bool:
+    """Keep an endpoint free for one before which `PASSED_MAX` of other tenants of its class were served.
+
+    It takes the place of one that is kept for a tenant behind it. True if another endpoint is not kept any more.
+    """
+    kept = pool.reserved
+    for ticket in pool.passed:
+        if ticket.passed_over < PASSED_MAX or (kept is not None and kept.is_kept_from(ticket)):
+            continue
+        if kept is not None and kept.reserved_for == ticket.demand.ticket:
+            return False
+        if _keep_for(pool, ticket, open_now, now):
+            return kept is not None
+    return False
+
+
+def _reserve(pool: Pool, open_now: list[Endpoint], now: float) -> None:
     """Keep an endpoint free for one that has waited half its budget for room: who was next in line, or the oldest."""
+    if not pool.passed or not open_now or pool.reserved is not None:
+        return
+    blocked = pool.passed[0]
     if _has_waited_half(blocked, now) and _keep_for(pool, blocked, open_now, now):
         return
     for queue in pool.queue.classes:
@@ -238,7 +262,11 @@ def _keep_for(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) 
             best = endpoint
     if best is None:
         return False
+    if pool.reserved is not None:
+        pool.reserved.reserved_for = None
     best.reserved_for, best.reserved_rank = ticket.demand.ticket, ticket.rank
+    best.reserved_tenant = ticket.tenant
+    best.reserved_tag = pool.queue.classes[ticket.rank].tag_of(ticket)
     pool.reserved = best
     return True
 

@@ -33,6 +33,8 @@ from forebay.admission.settings import OnStale, Settings
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import Forecast
 
+WITHIN_SHARE_MOST: Final = 4.0
+"""Times what is predicted that one of a tenant with less waiting than its share may be taken to wait."""
 PASSED: Final = "passed"
 PREDICTED_WAIT: Final = "predicted_wait"
 HOPELESS: Final = "deadline_hopeless"
@@ -125,7 +127,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
     is_within = bound_us is None or with_it_us <= bound_us or ticket.never_refuse
     may_start = verdict.outcome is None and is_within and pool.has_place()
-    if may_start and (pool.ceilings is None or not pool.is_shut(ticket.class_index, now)):
+    if may_start and (pool.ceilings is None or not pool.ceilings.is_shut(ticket.class_index, now)):
         verdict.endpoint = place(ticket, pool.endpoints.values(), now)
     if verdict.endpoint is None:
         _check_wait(verdict, ticket, now)
@@ -218,7 +220,7 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     if not pool.has_up():
         return
     waits = pool.classes[demand.class_name].waits
-    base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket.work_us, now)
+    base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket, now)
     forecast = verdict.forecast = waits.forecast(base_s)
     verdict.predicted_wait_s = forecast.expected_s
     budget = wait_budget_s(ticket, now)
@@ -230,6 +232,10 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     if pool.learning.may_refuse and not ticket.accepted:
         quantile = pool.learning.quantile_for(ticket.settings.confidence, waits.trusted)
         wait_s = waits.at_quantile(base_s, quantile)
+        served, own_waits = pool.queue.classes[ticket.class_index].parts_of(ticket)
+        if own_waits < served:
+            # What the class has learned is of those with more waiting than their share: they wait for each other.
+            wait_s = min(wait_s, WITHIN_SHARE_MOST * waits.predict(base_s))
         verdict.check(PREDICTED_WAIT, wait_s, None if budget == inf else budget, Outcome.DEADLINE_UNREACHABLE)
         if verdict.decided_by == PREDICTED_WAIT:
             verdict.detail = (
@@ -280,6 +286,11 @@ def _check_waiting_bounds(
 def _check_class_bounds(verdict: Verdict, ticket: Ticket, now: float) -> None:
     pool, own = ticket.pool, ticket.settings
     waiting = pool.books.classes[own.name]
+    work_us = waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
+    if own.max_queue_gpu_s is None and work_us:
+        # What follows from the drain rate is shared by the tenants: as if each had as much waiting, for its weight.
+        served, waits = pool.queue.classes[ticket.class_index].parts_of(ticket)
+        work_us = min(work_us, int(work_us * waits / served))
     verdict.check(
         "class_queue_requests",
         waiting.requests + 1,
@@ -289,9 +300,7 @@ def _check_class_bounds(verdict: Verdict, ticket: Ticket, now: float) -> None:
     )
     verdict.check(
         "class_queue_gpu_seconds",
-        pool.settings.to_gpu_s(
-            waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
-        ),
+        pool.settings.to_gpu_s(work_us),
         None if ticket.accepted else _gpu_s(pool, pool.max_class_work_us(own, now)),
         _QUEUE_FULL,
         f"Class {own.name!r} has as much work waiting as it may.",

@@ -19,7 +19,7 @@ def what_holds(ticket: Ticket, pool: Pool, now: float) -> Check | None:
     cap = pool.settings.max_pool_requests
     if not pool.has_place():
         return Check("pool_requests", pool.books.in_flight.requests + 1, cap, False)
-    if pool.ceilings is not None and pool.is_shut(ticket.class_index, now):
+    if pool.ceilings is not None and pool.ceilings.is_shut(ticket.class_index, now):
         used = max(pool.ceilings.mean, pool.ceilings.level)
         return Check("admit_below_utilization", used, ticket.settings.admit_below_utilization, False)
     nearest: Endpoint | None = None
@@ -31,9 +31,8 @@ def what_holds(ticket: Ticket, pool: Pool, now: float) -> Check | None:
 
 def what_holds_at(ticket: Ticket, endpoint: Endpoint, now: float) -> Check | None:
     """The part of this endpoint's gate that keeps this request out; None if it has room."""
-    reserved_for, rank = endpoint.reserved_for, endpoint.reserved_rank
-    if reserved_for is not None and reserved_for != ticket.demand.ticket and ticket.class_index >= rank:
-        return Check("endpoint_reserved", ticket.class_index, rank - 1, False)
+    if endpoint.reserved_for is not None and endpoint.is_kept_from(ticket):
+        return Check("endpoint_reserved", ticket.class_index, endpoint.reserved_rank - 1, False)
     if endpoint.is_stale(now):
         on_stale = ticket.settings.on_stale
         if on_stale is OnStale.REFUSE:

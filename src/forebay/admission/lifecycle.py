@@ -120,6 +120,8 @@ class Lifecycle:
             if not ticket.attempts:
                 ticket.pool.learn_wait(ticket, now)
         else:
+            if ticket.pool.passed:
+                ticket.pool.count_passes(ticket)
             ticket.pool.queue.charge(ticket, now)
             if ticket.debit is not None and verdict is not None and verdict.outcome is None:
                 ticket.debit.book(now)  # in shadow, what would have been refused pays nothing

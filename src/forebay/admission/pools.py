@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from forebay.admission.arrival_rates import wait_among_smaller_s
-from forebay.admission.ceilings import Ceilings
+from forebay.admission.ceilings import Ceilings, ceilings_of
 from forebay.admission.class_rules import bursts_s_of, rules_of
 from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
@@ -58,9 +58,8 @@ class Pool:
         self.books = books
         self.endpoints: dict[EndpointId, Endpoint] = {}
         self.queue = PoolQueue(rules_of(common), strict=common.class_order is _STRICT)
-        self.ceilings: Ceilings | None = None
+        self.ceilings: Ceilings | None = ceilings_of(self.queue, common.classes, self.endpoints, books)
         """What classes with `admit_below_utilization` are held to; None if there are none."""
-        self._find_ceilings()
         corrects = settings.wait_predictor != "plain"
         self.classes = {
             c.name: ClassState(c, index, corrects=corrects) for index, c in enumerate(common.classes)
@@ -78,6 +77,8 @@ class Pool:
         """False if the mode of some class is not to enforce."""
         self.reserved: Endpoint | None = None
         """The endpoint kept free for a request that has waited half its budget for room, if any."""
+        self.passed: list[Ticket] = []
+        """Those that did not fit in the last look, in their order; some may have gone since."""
         self.absent_since_s: float | None = None
         """Since when nothing is up; None while something is."""
         self.kv_limit: int | None = None
@@ -123,18 +124,13 @@ class Pool:
             self.classes[entry.name].reconfigure(entry, now, corrects=settings.wait_predictor != "plain")
         self.bursts_s = bursts_s_of(common)
         self.queue.reconfigure(rules_of(common), strict=common.class_order is _STRICT)
-        self._find_ceilings()
+        self.ceilings = ceilings_of(self.queue, common.classes, self.endpoints, self.books)
         self.streams_due_s = now  # what is due by the new limits is found at the next look
         for endpoint in self.endpoints.values():
             endpoint.pool_settings = settings
             endpoint.stale_after_s = common.stale_after_s
             endpoint.limit.tightest_s = self.tightest_s()
         self.find_limits()
-
-    def _find_ceilings(self) -> None:
-        classes = self.common.classes
-        limited = any(c.admit_below_utilization is not None for c in classes)
-        self.ceilings = Ceilings(self.queue, classes) if limited else None
 
     def add_endpoint(self, endpoint_id: EndpointId, order: int) -> None:
         """An endpoint was configured or discovered."""
@@ -243,18 +239,11 @@ class Pool:
         cap = self.settings.max_pool_requests
         return cap is None or self.books.in_flight.requests < int(cap * self.share)
 
-    def look_at_ceilings(self, now: float) -> None:
-        """Shut and open the classes that start only while the pool is used little."""
-        if self.ceilings is not None:
-            idle = not self.books.in_flight.requests
-            self.ceilings.look(self.endpoints.values(), now, idle=idle)
-
-    def is_shut(self, class_index: int, now: float) -> bool:
-        """True if this class may start nothing now, wherever there is room."""
-        if self.ceilings is None or not self.queue.classes[class_index].rules.has_ceiling:
-            return False
-        self.look_at_ceilings(now)
-        return self.queue.classes[class_index].shut
+    def count_passes(self, starting: Ticket) -> None:
+        """One starts before others that did not fit: unfair to those of other tenants of its class, if it goes on."""
+        for ticket in self.passed:
+            if ticket.class_index == starting.class_index and ticket.tenant != starting.tenant:
+                ticket.passed_over += 1
 
     def max_work_us(self, share: float | None = None) -> int | None:
         """The bound on queued and running work, with headroom and this replica's share, or another."""
@@ -303,12 +292,12 @@ class Pool:
         share = self.drain_us_per_s() * weight / self.queue.backlogged_weight(with_class=state.index)
         return share, self.queue.classes[state.index].burst * weight
 
-    def base_wait_s(self, class_name: str, ahead_us: float, work_us: int, now: float) -> float:
+    def base_wait_s(self, class_name: str, ahead_us: float, waiter: Waiter, now: float) -> float:
         """Wait of a request, before what experience says of such waits.
 
         Args:
             ahead_us: work queued ahead of it.
-            work_us: its own.
+            waiter: the request.
         """
         books, rate = self.books.in_flight, self.drain_us_per_s()
         if self.settings.wait_predictor == "plain":
@@ -325,13 +314,14 @@ class Pool:
         state = self.classes[class_name]
         if state.settings.order is not _SJF:
             return base_s
-        rate = self.class_rate_us_per_s(class_name, now)
+        # Only smaller ones of its own tenant go before it.
+        served, waits = self.queue.classes[state.index].parts_of(waiter)
         return wait_among_smaller_s(
             base_s,
-            rate_us_per_s=rate,
-            arriving_us_per_s=state.arrivals.per_s(now),
+            rate_us_per_s=self.class_rate_us_per_s(class_name, now) * served,
+            arriving_us_per_s=state.arrivals.per_s(now) * waits,
             sizes=state.sizes,
-            work_us=work_us,
+            work_us=waiter.work_us,
             aging_s=state.settings.aging,
         )
 
@@ -378,7 +368,7 @@ class Pool:
             now + state.settings.wait_budget_s,
             False,
         )
-        base_s = self.base_wait_s(class_name, self.queue.work_ahead(usual)[0], usual.work_us, now)
+        base_s = self.base_wait_s(class_name, self.queue.work_ahead(usual)[0], usual, now)
         return state.waits.predict(base_s)
 
     def max_class_work_us(self, settings: ClassSettings, now: float) -> float | None:

@@ -57,6 +57,7 @@ class Ticket(Waiter):
         "last_byte_s",
         "never_refuse",
         "output_events",
+        "passed_over",
         "phase",
         "pool",
         "position",
@@ -117,7 +118,7 @@ class Ticket(Waiter):
         """Where it runs, or ran last."""
         self.dispatched_s = self.last_byte_s = self.predicted_wait_s = 0.0
         self.first_token_s: float | None = None
-        self.output_events = self.attempts = self.position = 0
+        self.output_events = self.attempts = self.position = self.passed_over = 0
         self.credited_us = 0
         """Part of the work already credited to the endpoint's speed."""
         self.ruling: Ruling | None = None

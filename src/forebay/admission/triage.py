@@ -193,7 +193,7 @@ def waits_in_vain(ticket: Ticket, now: float) -> Check | None:
         left_s = ticket.arrived_s + ticket.settings.ttft_s - now
         return Check("own_prefill", prefill_s, left_s, False)
     name = ticket.demand.class_name
-    base_s = pool.base_wait_s(name, pool.queue.work_ahead(ticket)[0], ticket.work_us, now)
+    base_s = pool.base_wait_s(name, pool.queue.work_ahead(ticket)[0], ticket, now)
     low_s = pool.classes[name].waits.at_quantile(base_s, HOPELESS_BELOW)
     if not cannot_start(now, ticket.deadline_s, low_s):
         return None

@@ -62,7 +62,7 @@ def ticket_view(ticket: Ticket, now: float) -> TicketView:
     ahead_us, position = pool.queue.work_ahead(ticket)
     predicted_s = None
     if pool.has_up():
-        base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket.work_us, now)
+        base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket, now)
         predicted_s = pool.classes[demand.class_name].waits.predict(base_s)
     return TicketView(
         phase=ticket.phase.value,

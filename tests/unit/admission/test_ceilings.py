@@ -6,7 +6,7 @@ from math import log
 
 import pytest
 
-from forebay.admission.ceilings import Ceilings, use_of
+from forebay.admission.ceilings import use_of
 from forebay.admission.settings import Settings
 from tests.unit.admission.build import (
     Scenario,
@@ -147,6 +147,7 @@ def test_a_ceiling_comes_and_goes_with_the_settings() -> None:
 def test_only_time_that_opens_is_told(level: float) -> None:
     """With no shut class, or one whose level alone is too high, no time helps."""
     site = Site(settings=with_ceiling(0.5))
-    ceilings = Ceilings(site.pool.queue, site.settings.classes)
+    ceilings = site.pool.ceilings
+    assert ceilings is not None
     ceilings.mean, ceilings.level = 0.8, level
     assert float("inf") == ceilings.opens_s(0.0)

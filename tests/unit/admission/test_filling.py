@@ -152,7 +152,7 @@ def test_who_waited_behind_a_kept_endpoint_starts_with_the_one_it_was_kept_for(b
     scenario.arrive(5, 0.0, tenant="u", prompt_tokens=801)
     scenario.progress("a", 3.0, 1, 2, 3, 4)
     assert TicketId(5) == scenario.endpoint_view().reserved_for
-    assert [6] == held(scenario.arrive(6, 3.5, tenant="v", prompt_tokens=10, max_output_tokens=10))
+    assert [6] == held(scenario.arrive(6, 3.5, tenant="u", prompt_tokens=10, max_output_tokens=10))
     assert [] == dispatched(scenario.end(1, 4.0))
     assert {(5, "a"), (6, "a")} == set(dispatched(scenario.end(2, 4.1)))
 
@@ -366,3 +366,49 @@ def test_one_that_is_too_long_for_an_engine_hinders_nobody_there(begin: Begin) -
     at_b = [n for n in (1, 2, 3, 4) if scenario.running[n] == "b"]
     started = [number for n in at_b for number, _ in dispatched(scenario.end(n, 0.2))]
     assert [11, 12] == sorted(started)
+
+
+# Between tenants
+
+
+def test_others_take_the_place_of_a_large_one_twice_and_no_more(begin: Begin) -> None:
+    """Small requests of others pass a large one of a tenant that has had nothing; then an endpoint is kept for it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1200, max_inflight_requests=100))
+    scenario.arrive_many(range(1, 6), 0.0, tenant="a")
+    assert [7] == held(scenario.arrive(7, 0.1, tenant="quiet", prompt_tokens=500))
+    small = {"prompt_tokens": 10, "max_output_tokens": 10}
+    assert [(8, "a")] == dispatched(scenario.arrive(8, 0.2, tenant="b", **small))
+    assert [9] == held(scenario.arrive(9, 0.3, tenant="b", prompt_tokens=700))
+    scenario.end(8, 0.3)
+    assert [(10, "a")] == dispatched(scenario.arrive(10, 0.4, tenant="b", **small))
+    scenario.end(10, 0.5)
+    assert TicketId(7) == scenario.endpoint_view().reserved_for
+    assert [11] == held(scenario.arrive(11, 0.6, tenant="a", prompt_tokens=10, max_output_tokens=150))
+    assert [(7, "a")] == dispatched(
+        [effect for number in range(1, 5) for effect in scenario.end(number, 0.7)]
+    )[:1]
+
+
+def test_an_endpoint_that_is_kept_is_not_kept_from_a_tenant_that_comes_before(begin: Begin) -> None:
+    """One of a greedy tenant has waited half its budget; a newcomer of one that had nothing does not wait for it."""
+    scenario = begin(pool_settings(max_inflight_tokens=1400))
+    scenario.arrive_many([1, 2, 3, 4], 0.0, tenant="greedy")
+    scenario.arrive(5, 0.0, tenant="greedy", prompt_tokens=801)
+    scenario.progress("a", 3.0, 1, 2, 3, 4)
+    assert TicketId(5) == scenario.endpoint_view().reserved_for
+    small = {"prompt_tokens": 10, "max_output_tokens": 10}
+    assert [6] == held(scenario.arrive(6, 3.5, tenant="greedy", **small))
+    assert [(7, "a")] == dispatched(scenario.arrive(7, 3.5, tenant="quiet", **small))
+    scenario.close()
+
+
+def test_with_one_tenant_nobody_is_passed_over_unfairly(begin: Begin) -> None:
+    """Small requests of the same tenant pass a large one for half its budget, as ever."""
+    scenario = begin(pool_settings(max_inflight_tokens=1200, max_inflight_requests=100))
+    scenario.arrive_many(range(1, 6), 0.0)
+    assert [7] == held(scenario.arrive(7, 0.1, prompt_tokens=500))
+    small = {"prompt_tokens": 1, "max_output_tokens": 1}
+    for number in range(8, 15):
+        assert [(number, "a")] == dispatched(scenario.arrive(number, number / 10, **small))
+        scenario.end(number, number / 10)
+    assert scenario.endpoint_view().reserved_for is None

@@ -32,6 +32,15 @@ from tests.unit.admission.build import (
 )
 
 SECOND_US = 1_000_000
+
+
+def usual(site: Site, work_us: int) -> Ticket:
+    """A request that is alone in its tenant, of so much work."""
+    ticket = site.ticket(99)
+    ticket.work_us = work_us
+    return ticket
+
+
 LEARNS = pool_settings(law=None)
 """A pool without a profile."""
 
@@ -252,10 +261,10 @@ def test_the_base_is_what_is_before_it_over_the_drain_rate_and_a_release() -> No
     """Two seconds ahead and 20 ms of prefill on two endpoints, and half a second until one of two works ends."""
     site = Site(endpoints=("a", "b"))
     first, _ = site.running(1, "a"), site.running(2, "b")
-    assert pytest.approx(1.01 + 0.5) == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+    assert pytest.approx(1.01 + 0.5) == site.pool.base_wait_s("standard", 2e6, usual(site, SECOND_US), 0.0)
     site.life.first_token(first, 0.0)
     assert 10_000 == site.pool.prefill_in_engines_us()
-    assert pytest.approx(1.005 + 0.5) == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+    assert pytest.approx(1.005 + 0.5) == site.pool.base_wait_s("standard", 2e6, usual(site, SECOND_US), 0.0)
 
 
 def test_the_plain_predictor_counts_all_that_is_in_flight() -> None:
@@ -265,7 +274,7 @@ def test_the_plain_predictor_counts_all_that_is_in_flight() -> None:
     site.running(2, "b")
     arrive(site, "standard", 1.0)
     arrive(site, "realtime", 1.0)
-    assert 2.0 == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+    assert 2.0 == site.pool.base_wait_s("standard", 2e6, usual(site, SECOND_US), 0.0)
 
 
 @pytest.mark.parametrize("predictor", ["backlog", "plain"])
@@ -275,7 +284,7 @@ def test_where_nothing_drains_the_wait_is_endless(predictor: str) -> None:
         settings = with_class("standard", settings_for(pool_settings(wait_predictor=predictor)), order=order)
         site = Site(settings=settings, up=False)
         arrive(site, "standard", 1.0)
-        assert math.inf == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+        assert math.inf == site.pool.base_wait_s("standard", 1e6, usual(site, SECOND_US), 0.0)
         assert math.inf == site.pool.predict_wait_s("standard", 0.0)
 
 
@@ -284,21 +293,21 @@ def test_smaller_requests_that_come_later_go_first() -> None:
     for order, wait_s in [(Order.SJF, 2.0), (Order.FIFO, 1.0), (Order.EDF, 1.0)]:
         site = Site(settings=with_class("standard", settings_for(), order=order))
         arrive(site, "standard", 0.5)
-        assert pytest.approx(wait_s) == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+        assert pytest.approx(wait_s) == site.pool.base_wait_s("standard", 1e6, usual(site, SECOND_US), 0.0)
 
 
 def test_larger_requests_that_come_later_do_not() -> None:
     """What will be served after it does not make a request wait."""
     site = Site()
     arrive(site, "standard", 0.5, each_us=500_000)
-    assert pytest.approx(1.0) == site.pool.base_wait_s("standard", 1e6, 100_000, 0.0)
+    assert pytest.approx(1.0) == site.pool.base_wait_s("standard", 1e6, usual(site, 100_000), 0.0)
 
 
 def test_how_long_smaller_ones_go_first_is_a_matter_of_aging() -> None:
     """Of half the size, and coming for a second only: half a second is added, then a quarter, and then nothing."""
     site = Site(settings=with_class("standard", settings_for(), aging_s=1.0))
     arrive(site, "standard", 0.5, each_us=500_000)
-    assert pytest.approx(2.75) == site.pool.base_wait_s("standard", 2e6, SECOND_US, 0.0)
+    assert pytest.approx(2.75) == site.pool.base_wait_s("standard", 2e6, usual(site, SECOND_US), 0.0)
 
 
 def test_what_a_class_gets_is_what_smaller_ones_take_from() -> None:
@@ -307,7 +316,9 @@ def test_what_a_class_gets_is_what_smaller_ones_take_from() -> None:
     site.queued(1, class_name="realtime")
     arrive(site, "standard", 0.25)
     rate = 5 / 8
-    assert pytest.approx(1.0 * rate / (rate - 0.25)) == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+    assert pytest.approx(1.0 * rate / (rate - 0.25)) == site.pool.base_wait_s(
+        "standard", 1e6, usual(site, SECOND_US), 0.0
+    )
 
 
 def test_a_pool_in_which_nothing_is_ahead_has_no_wait() -> None:
@@ -366,10 +377,10 @@ def test_what_is_served_first_makes_the_wait_longer() -> None:
     """A quarter of the rate gone to others makes a third more of a wait; it doubles at most."""
     site = Site()
     arrive(site, "realtime", 0.25)
-    assert pytest.approx(4 / 3) == site.pool.base_wait_s("standard", 1e6, 1, 0.0)
+    assert pytest.approx(4 / 3) == site.pool.base_wait_s("standard", 1e6, usual(site, 1), 0.0)
     strict = Site(settings=settings_for(class_order=ClassOrder.STRICT))
     arrive(strict, "realtime", 7.0)
-    assert pytest.approx(2.0) == strict.pool.base_wait_s("standard", 1e6, 1, 0.0)
+    assert pytest.approx(2.0) == strict.pool.base_wait_s("standard", 1e6, usual(site, 1), 0.0)
 
 
 # The wait of a usual request
@@ -842,7 +853,7 @@ def test_another_order_of_service_counts_at_once() -> None:
     arrive(site, "standard", 0.5)
     reconfigure(site, with_class("standard", settings_for(), order=Order.FIFO), 0.0)
     assert 1 == getattr(site.pool.queue.first(), "sequence", None)
-    assert pytest.approx(1.0) == site.pool.base_wait_s("standard", 1e6, SECOND_US, 0.0)
+    assert pytest.approx(1.0) == site.pool.base_wait_s("standard", 1e6, usual(site, SECOND_US), 0.0)
 
 
 def test_a_new_confidence_reaches_its_class() -> None:
