@@ -463,8 +463,8 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
 
 
 def _is_shut(ticket: Ticket, pool: Pool, bench: Bench) -> bool:
-    """True if its class may not start now, or if nobody has looked since the use of the pool has fallen."""
-    if pool.ceilings is None or ticket.settings.admit_below_utilization is None:
+    """True if its class may not start now, or if nobody has looked since that has changed."""
+    if pool.ceilings is None or not pool.queue.classes[ticket.rank].rules.may_shut:
         return False
     return not bench.has_filled or pool.ceilings.is_shut(ticket.rank, bench.now)
 

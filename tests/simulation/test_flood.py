@@ -65,8 +65,9 @@ def test_the_flooding_tenant_is_pushed_out_and_the_modest_are_not(ends: tuple[Di
     displace, modest, flood = ends
     assert modest.offered >= 1000
     assert flood.displaced >= 50
-    # Over twelve seeds it is a fifth with `lower`; of three seeds that is half a dozen requests, more or less.
-    most = {Displace.LOWER: 0.45, Displace.SAME: 0.65}[displace]
+    # Over twelve seeds it is a fifth with `lower`; of three seeds that is half a dozen requests, more or less. With
+    # `same` it is 0.69 of what the flood loses: its waits refuse the modest no more at arrival, so more of them wait.
+    most = {Displace.LOWER: 0.45, Displace.SAME: 0.75}[displace]
     assert modest.displaced / modest.offered <= most * flood.displaced / flood.offered
 
 

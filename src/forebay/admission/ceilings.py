@@ -1,9 +1,12 @@
-"""Classes that start only while their pool is used less than they allow (`admit_below_utilization`).
+"""Classes that may not start for a time: those at their ceiling, and those that had their share.
 
-For work that fills gaps. At or above its ceiling a class is shut: it is passed over, saves no share meanwhile, is left
-out of the work that is ahead of others, and keeps no endpoint free for itself. So it never holds up anybody else.
+A class that is shut is passed over, saves no share meanwhile, is left out of the work that is ahead of others, and
+keeps no endpoint free for itself. So it never holds up anybody else. While something is in flight it is shut
 
-    shut   while  max(mean, level) ≥ ceiling   and the pool has something in flight
+    by `admit_below_utilization`   while max(mean, level) ≥ that: for work that fills gaps
+    by `max_share`                 while it had more than that of what was charged lately, and a class waits that is
+                                   neither; also if what waits there does not fit yet, or small requests of this one
+                                   would take each piece of room before it is enough for a large one of the other
 
 `mean` is the pool's utilisation, the mean of its endpoints' over ten seconds (`utilization`); `level` the same of what
 is booked at this moment. The mean alone would let a whole queue in before it rises; the level alone would take every
@@ -19,46 +22,81 @@ from math import inf, log
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import PoolBooks
-from forebay.admission.model import EndpointId
+from forebay.admission.model import Check, EndpointId
 from forebay.admission.queues import PoolQueue
 from forebay.admission.settings import ClassSettings
 from forebay.admission.utilization import MEAN_S
 
 
 class Ceilings:
-    """The ceilings of one pool, and what its use was when last looked at."""
+    """The classes of one pool that may be shut, and what its use was when last looked at."""
 
-    __slots__ = ("_books", "_endpoints", "_limits", "_queue", "level", "mean")
+    __slots__ = ("_books", "_capped", "_endpoints", "_limits", "_queue", "level", "mean")
 
     def __init__(
         self,
         queue: PoolQueue,
         limits: list[tuple[int, float]],
+        capped: list[int],
         endpoints: dict[EndpointId, Endpoint],
         books: PoolBooks,
     ) -> None:
-        """Rank and ceiling of each class that has one, and what the pool has: looked at, never changed."""
+        """See the module.
+
+        Args:
+            queue: looked at, and its classes are shut and opened.
+            limits: rank and ceiling of each class that has one.
+            capped: ranks of those with a `max_share`.
+            endpoints: of the pool, looked at.
+            books: of the pool, looked at.
+        """
         self._queue = queue
         self._limits = limits
+        self._capped = capped
         self._endpoints = endpoints
         self._books = books
         self.mean = 0.0
         self.level = 0.0
 
     def look(self, now: float) -> None:
-        """Shut and open the classes by how much the pool is used now."""
-        self.mean, self.level = use_of(self._endpoints.values(), now)
-        used = max(self.mean, self.level)
+        """Shut and open the classes by how much the pool is used now, and what they had."""
+        queue = self._queue
         idle = not self._books.in_flight.requests
-        for index, ceiling in self._limits:
-            self._queue.set_shut(index, shut=not idle and used >= ceiling)
+        for index in self._capped:
+            queue.set_shut(index, shut=False)
+        if self._limits:
+            self.mean, self.level = use_of(self._endpoints.values(), now)
+            used = max(self.mean, self.level)
+            for index, ceiling in self._limits:
+                queue.set_shut(index, shut=not idle and used >= ceiling)
+        if idle or not self._capped:
+            return
+        above = [index for index in self._capped if queue.is_above_share(index)]
+        if above and self._others_wait(above):
+            for index in above:
+                queue.set_shut(index, shut=True)
 
     def is_shut(self, index: int, now: float) -> bool:
         """True if this class may start nothing now, wherever there is room."""
         queue = self._queue.classes[index]
-        if queue.rules.has_ceiling:
+        if queue.rules.may_shut:
             self.look(now)
         return queue.shut
+
+    def what_shuts(self, index: int) -> Check:
+        """Why a class that is shut is, as of the last look."""
+        used = max(self.mean, self.level)
+        for limited, ceiling in self._limits:
+            if limited == index and used >= ceiling:
+                return Check("admit_below_utilization", used, ceiling, False)
+        queue = self._queue
+        return Check("max_share", queue.share_of(index), queue.classes[index].rules.max_share, False)
+
+    def _others_wait(self, above: list[int]) -> bool:
+        for queue in self._queue.classes:  # noqa: SIM110 - a generator costs more than the whole loop
+            if queue.count and not queue.shut and queue.index not in above:
+                return True
+        return False
 
     def opens_s(self, now: float) -> float:
         """When the first shut class with waiters opens if nothing happens till then; infinite if time does not do it.
@@ -81,13 +119,14 @@ def ceilings_of(
     endpoints: dict[EndpointId, Endpoint],
     books: PoolBooks,
 ) -> Ceilings | None:
-    """The ceilings of a pool with these classes; None if none has one."""
+    """For a pool with these classes; None if none may be shut."""
     limits = [
         (index, c.admit_below_utilization)
         for index, c in enumerate(classes)
         if c.admit_below_utilization is not None
     ]
-    return Ceilings(queue, limits, endpoints, books) if limits else None
+    capped = [index for index, c in enumerate(classes) if c.max_share < 1.0]
+    return Ceilings(queue, limits, capped, endpoints, books) if limits or capped else None
 
 
 def use_of(endpoints: Iterable[Endpoint], now: float) -> tuple[float, float]:

@@ -29,7 +29,7 @@ class ClassRules:
     """Share of recent work above which it is passed over while others wait; 1 is no cap."""
     floor: float = 0.0
     """With `strict`: share of recent work below which it is served before its rank; 0 is none."""
-    has_ceiling: bool = False
+    may_shut: bool = False
     """At times it may not start (`ceilings`)."""
 
 

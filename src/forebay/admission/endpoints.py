@@ -83,6 +83,8 @@ class Endpoint(Rotation):
         self.reserved_tenant = ""
         self.reserved_tag = 0.0
         """Its finish tag: other tenants of its class that come before it do not wait for it either."""
+        self.reserved_class_tag = inf
+        """That of its class: more important classes that come after it wait for it. Infinite if none does."""
         self.share = 1.0
         self.kv_limit: int | None = None
         """KV tokens that may be booked; None if nobody knows the capacity."""
@@ -223,11 +225,14 @@ class Endpoint(Rotation):
 
     def is_kept_from(self, ticket: Ticket) -> bool:
         """True if it is kept free for another one, of a class that is not less important, or of a tenant before it."""
-        if self.reserved_for == ticket.demand.ticket or ticket.class_index < self.reserved_rank:
+        if self.reserved_for == ticket.demand.ticket:
             return False
+        own = ticket.pool.queue.classes[ticket.class_index]
+        if ticket.class_index < self.reserved_rank:
+            return own.finish + ticket.work_us / own.weight >= self.reserved_class_tag
         if ticket.class_index > self.reserved_rank or ticket.tenant == self.reserved_tenant:
             return True
-        return ticket.pool.queue.classes[ticket.class_index].tag_of(ticket) >= self.reserved_tag
+        return own.tag_of(ticket) >= self.reserved_tag
 
     def paced_until_s(self, ticket: Ticket, now: float, *, before_s: float = inf) -> float:
         """When pacing lets this request enter; infinite if it waits for something else, or not before `before_s`."""

@@ -199,6 +199,11 @@ class ShareWindow:
         """True if this class had more than `share` of it all."""
         return self._amounts[index] > share * sum(self._amounts)
 
+    def share_of(self, index: int) -> float:
+        """Its part of it all; 0 of nothing."""
+        total = sum(self._amounts)
+        return self._amounts[index] / total if total else 0.0
+
     def is_below(self, index: int, share: float) -> bool:
         """True if this class had less than `share` of it all. Of nothing, nobody had too little."""
         return self._amounts[index] < share * sum(self._amounts)

@@ -265,6 +265,8 @@ def _keep_for(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) 
     if pool.reserved is not None:
         pool.reserved.reserved_for = None
     best.reserved_for, best.reserved_rank = ticket.demand.ticket, ticket.rank
+    own = pool.queue.classes[ticket.rank]
+    best.reserved_class_tag = own.finish + ticket.work_us / own.weight if pool.has_caps else inf
     best.reserved_tenant = ticket.tenant
     best.reserved_tag = pool.queue.classes[ticket.rank].tag_of(ticket)
     pool.reserved = best

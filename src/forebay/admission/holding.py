@@ -20,8 +20,7 @@ def what_holds(ticket: Ticket, pool: Pool, now: float) -> Check | None:
     if not pool.has_place():
         return Check("pool_requests", pool.books.in_flight.requests + 1, cap, False)
     if pool.ceilings is not None and pool.ceilings.is_shut(ticket.class_index, now):
-        used = max(pool.ceilings.mean, pool.ceilings.level)
-        return Check("admit_below_utilization", used, ticket.settings.admit_below_utilization, False)
+        return pool.ceilings.what_shuts(ticket.class_index)
     nearest: Endpoint | None = None
     for endpoint in pool.endpoints.values():
         if endpoint.is_up and (nearest is None or endpoint.load_s() < nearest.load_s()):
@@ -32,7 +31,10 @@ def what_holds(ticket: Ticket, pool: Pool, now: float) -> Check | None:
 def what_holds_at(ticket: Ticket, endpoint: Endpoint, now: float) -> Check | None:
     """The part of this endpoint's gate that keeps this request out; None if it has room."""
     if endpoint.reserved_for is not None and endpoint.is_kept_from(ticket):
-        return Check("endpoint_reserved", ticket.class_index, endpoint.reserved_rank - 1, False)
+        rank = min(
+            endpoint.reserved_rank, ticket.class_index
+        )  # it may be kept from more important ones as well
+        return Check("endpoint_reserved", ticket.class_index, rank - 1, False)
     if endpoint.is_stale(now):
         on_stale = ticket.settings.on_stale
         if on_stale is OnStale.REFUSE:

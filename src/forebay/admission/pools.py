@@ -59,12 +59,13 @@ class Pool:
         self.endpoints: dict[EndpointId, Endpoint] = {}
         self.queue = PoolQueue(rules_of(common), strict=common.class_order is _STRICT)
         self.ceilings: Ceilings | None = ceilings_of(self.queue, common.classes, self.endpoints, books)
-        """What classes with `admit_below_utilization` are held to; None if there are none."""
+        """Shuts classes with `admit_below_utilization` or `max_share`; None if there are none."""
         corrects = settings.wait_predictor != "plain"
         self.classes = {
             c.name: ClassState(c, index, corrects=corrects) for index, c in enumerate(common.classes)
         }
         self.bursts_s = bursts_s_of(common)
+        self.has_caps = any(c.max_share < 1.0 for c in common.classes)
         self.errors = WaitErrors()
         self.learning = Learning(speed_known=settings.law is not None, now=now)
         self.retry_after = RetryAfter(len(common.classes))
@@ -123,6 +124,7 @@ class Pool:
         for entry in common.classes:
             self.classes[entry.name].reconfigure(entry, now, corrects=settings.wait_predictor != "plain")
         self.bursts_s = bursts_s_of(common)
+        self.has_caps = any(c.max_share < 1.0 for c in common.classes)
         self.queue.reconfigure(rules_of(common), strict=common.class_order is _STRICT)
         self.ceilings = ceilings_of(self.queue, common.classes, self.endpoints, self.books)
         self.streams_due_s = now  # what is due by the new limits is found at the next look
@@ -240,9 +242,14 @@ class Pool:
         return cap is None or self.books.in_flight.requests < int(cap * self.share)
 
     def count_passes(self, starting: Ticket) -> None:
-        """One starts before others that did not fit: unfair to those of other tenants of its class, if it goes on."""
+        """One starts before others that did not fit: unfair to those of other tenants of its class, if it goes on.
+
+        And to those of other classes where an operator has set how they share (`max_share`).
+        """
         for ticket in self.passed:
-            if ticket.class_index == starting.class_index and ticket.tenant != starting.tenant:
+            if ticket.class_index != starting.class_index:
+                ticket.passed_over += self.has_caps
+            elif ticket.tenant != starting.tenant:
                 ticket.passed_over += 1
 
     def max_work_us(self, share: float | None = None) -> int | None:

@@ -66,7 +66,7 @@ class PoolQueue:
         self.count = 0
         """Requests waiting."""
         self.classes = [
-            ClassQueue(index, of_class, Ranking() if of_class.has_ceiling else self._kv)
+            ClassQueue(index, of_class, Ranking() if of_class.may_shut else self._kv)
             for index, of_class in enumerate(rules)
         ]
         self._find_apart()
@@ -139,8 +139,8 @@ class PoolQueue:
             old = queue.rules
             queue.rules = new
             queue.weight = new.weight
-            if new.has_ceiling is not old.has_ceiling:
-                self._move_apart(queue, Ranking() if new.has_ceiling else self._kv)
+            if new.may_shut is not old.may_shut:
+                self._move_apart(queue, Ranking() if new.may_shut else self._kv)
             if not new.key_rule.same_as(old.key_rule):
                 for waiter in list(queue):
                     self.recost(waiter, waiter.work_us, waiter.kv_tokens)
@@ -157,7 +157,7 @@ class PoolQueue:
         before, self.classes = self.classes, []
         for index, (source, of_class) in enumerate(zip(sources, rules, strict=True)):
             if source < 0:
-                queue = ClassQueue(index, of_class, Ranking() if of_class.has_ceiling else self._kv)
+                queue = ClassQueue(index, of_class, Ranking() if of_class.may_shut else self._kv)
             else:
                 queue = before[source]
                 queue.index = index
@@ -167,8 +167,16 @@ class PoolQueue:
         self._window.reclass(sources)
         self._find_apart()
 
+    def is_above_share(self, index: int) -> bool:
+        """True if this class had more than its `max_share` of what was charged lately."""
+        return self._window.is_above(index, self.classes[index].rules.max_share)
+
+    def share_of(self, index: int) -> float:
+        """Its part of what was charged lately."""
+        return self._window.share_of(index)
+
     def set_shut(self, index: int, *, shut: bool) -> None:
-        """A class may not start from now on, or may again. Only one with a ceiling."""
+        """A class may not start from now on, or may again. Only one that `may_shut`."""
         queue = self.classes[index]
         if queue.shut is not shut:
             queue.shut = shut
@@ -417,7 +425,7 @@ class PoolQueue:
         queue.time.serve(tenant, work_us / waiter.weight)
         self._time.serve(queue, work_us / queue.weight, queue.burst)
         queue.sweep()
-        waiter.in_window = self._has_shares and self._others_wait(queue)
+        waiter.in_window = self._has_shares and self.count > queue.count
         if waiter.in_window:
             self._window.add(queue.index, work_us, now)
 
@@ -438,15 +446,6 @@ class PoolQueue:
             if tenant.waiters.count:
                 queue.reorder(tenant)
 
-    def _others_wait(self, queue: ClassQueue) -> bool:
-        """True if some other class wants to be served now."""
-        if not self._shut:
-            return self.count > queue.count
-        for other in self.classes:  # noqa: SIM110 - a generator costs more than the whole loop
-            if other is not queue and other.count and not other.shut:
-                return True
-        return False
-
     def _pass_over_shut(self) -> None:
         """Somebody was served: classes that may not start are lifted, or being shut would save them their share."""
         for queue in self._apart:
@@ -454,7 +453,7 @@ class PoolQueue:
                 self._pass_over_class(queue)
 
     def _find_apart(self) -> None:
-        self._apart = [queue for queue in self.classes if queue.rules.has_ceiling]
+        self._apart = [queue for queue in self.classes if queue.rules.may_shut]
 
     def _move_apart(self, queue: ClassQueue, kv: Ranking) -> None:
         """Its rules have changed: its waiters stand by their KV need elsewhere."""

@@ -147,6 +147,11 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "",
         "a lower utilisation, or `admit_below_utilization` of class {class} being higher",
     ),
+    "max_share": CheckWords(
+        "part of the GPU time that its class had lately while others waited",
+        "",
+        "fewer requests of class {class}, or its `max_share` being higher",
+    ),
     "endpoint_reserved": CheckWords("the engine is kept free for one that has waited longer"),
     "endpoint_trial": CheckWords("requests at an engine that has just stood still, with it"),
     "endpoint_share": CheckWords("this replica has no share of the engine"),

@@ -256,7 +256,7 @@ class ClassEntry(Strict):
     short_weight: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     """With `sjf`: a short request is ordered as if its cost were divided by this."""
     max_share: Annotated[float, Field(ge=0.001, le=1)] = 1.0
-    """Part of the pool's GPU time that this class may get while others wait."""
+    """Part of the pool's GPU time that this class may get while others wait; above it nothing of it starts then."""
     admit_below_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Requests of this class start only while the pool is used less than this (`forebay_utilization`); for work that
     fills gaps. Unset is no ceiling."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from typing import Any
 
 import pytest
 
@@ -151,3 +152,65 @@ def test_only_time_that_opens_is_told(level: float) -> None:
     assert ceilings is not None
     ceilings.mean, ceilings.level = 0.8, level
     assert float("inf") == ceilings.opens_s(0.0)
+
+
+# Caps on shares
+
+
+def capped(share: float = 0.5, **changes: Any) -> Settings:
+    """Realtime may have this part while others wait."""
+    return with_class("realtime", settings_for(pool_settings(**changes)), max_share=share)
+
+
+def test_a_class_above_its_share_starts_nothing_while_another_waits() -> None:
+    """Not even where what the other one has waiting does not fit yet: its room would never come together."""
+    scenario = Scenario(settings=capped(max_inflight_tokens=1100))
+    scenario.arrive_many((1, 2), 0.0, class_name="realtime")
+    scenario.arrive_many((3, 4), 0.0)
+    assert [5] == held(scenario.arrive(5, 0.1, prompt_tokens=700))
+    small = {"class_name": "realtime", "prompt_tokens": 10, "max_output_tokens": 10}
+    assert [(6, "a")] == dispatched(
+        scenario.arrive(6, 0.2, **small)
+    )  # of what was charged lately it had nothing
+    assert [7] == held(scenario.arrive(7, 0.3, **small))
+    assert [8] == held(scenario.arrive(8, 0.3, **small))
+    effects = [effect for number in (1, 2, 3) for effect in scenario.end(number, 0.4)]
+    assert [(5, "a")] == dispatched(effects)[:1]
+    assert {7, 8} <= set(scenario.running), "with nobody else waiting it has what it likes"
+
+
+def test_the_cap_is_told_as_what_holds_a_request() -> None:
+    """The record says which share it had of how much."""
+    scenario = Scenario(settings=capped(max_inflight_tokens=1100))
+    scenario.arrive_many((1, 2), 0.0)
+    scenario.arrive(3, 0.0, prompt_tokens=1000)
+    scenario.arrive(4, 0.1, class_name="realtime", prompt_tokens=10, max_output_tokens=10)
+    (hold,) = scenario.arrive(5, 0.1, class_name="realtime", prompt_tokens=10, max_output_tokens=10)
+    check = hold.record.checks[-1]  # type: ignore[union-attr]
+    assert ("max_share", 1.0, 0.5, False) == (check.name, check.value, check.limit, check.passed)
+
+
+def test_two_capped_classes_do_not_wait_for_each_other() -> None:
+    """Both had their share: then whoever is next starts."""
+    settings = with_class("standard", capped(0.1, max_inflight_requests=1), max_share=0.1)
+    scenario = Scenario(settings=settings)
+    scenario.arrive(1, 0.0)
+    scenario.arrive_many((2, 3), 0.0, class_name="realtime")
+    scenario.arrive_many((4, 5), 0.0)
+    for _ in range(5):
+        (running,) = scenario.running
+        scenario.end(running, scenario.now + 0.1)
+    assert [1, 2, 3, 4, 5] == sorted(scenario.settlements)
+
+
+def test_an_endpoint_is_kept_for_a_class_that_was_passed_over() -> None:
+    """Where shares are configured, small requests of others take the place of its large one twice."""
+    scenario = Scenario(settings=with_class("batch", capped(0.9, max_inflight_tokens=1200), weight=10.0))
+    scenario.arrive_many(range(1, 6), 0.0)
+    assert [7] == held(scenario.arrive(7, 0.1, class_name="batch", prompt_tokens=500))
+    for number, now in ((8, 0.2), (9, 0.3)):
+        assert dispatched(scenario.arrive(number, now, prompt_tokens=1, max_output_tokens=1))
+        scenario.end(number, now)
+    assert 7 == scenario.endpoint_view().reserved_for
+    heavy = {"prompt_tokens": 10, "max_output_tokens": 150}
+    assert [10] == held(scenario.arrive(10, 0.4, class_name="standard", **heavy))
