@@ -129,3 +129,25 @@ async def test_classes_come_and_go_while_requests_wait(tmp_path: Path) -> None:
 
             await eventually(gone)
             await until_at_rest(http, gateway)
+
+
+async def test_later_calls_of_a_session_keep_its_class(tmp_path: Path) -> None:
+    """The second call names no class and is served in that of the first; another session's is not."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake, {"chat": {"ttft": "30s"}, "batch": {}})
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            async def served_in(**headers: str) -> str:
+                asked = {
+                    "x-forebay-explain": "1",
+                    **{name.replace("_", "-"): v for name, v in headers.items()},
+                }
+                answer = await http.post(f"{gateway.url}{CHAT}", json=chat(), headers=asked)
+                return str(json.loads(answer.headers["x-forebay-decision"])["class"])
+
+            assert "batch" == await served_in(x_forebay_session="one", x_forebay_class="batch")
+            assert "batch" == await served_in(x_forebay_session="one")
+            assert "chat" == await served_in(x_forebay_session="two")
+            assert "chat" == await served_in(x_forebay_session="one", x_forebay_class="chat")

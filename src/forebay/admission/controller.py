@@ -238,6 +238,8 @@ class Controller:
         demand = event.demand
         if demand.ticket in self._life.tickets:
             raise MisuseError(f"ticket {demand.ticket} is in use")
+        if demand.session is not None and demand.pool in self._pools:
+            demand = self._standing.in_its_class(demand, self._pools[demand.pool].classes, now)
         ticket = self._reception.arrived(demand, now)
         demand, pool = ticket.demand, ticket.pool
         state = pool.classes[demand.class_name]

@@ -177,17 +177,13 @@ class Sessions:
     def __init__(self, idle_s: float = SESSION_IDLE_S, size_max: int = SESSIONS_MAX) -> None:
         self._memory = TenantMemory(idle_s, size_max)
 
-    def admitted(self, tenant: str, session: str, class_index: int, now: float) -> None:
+    def admitted(self, tenant: str, session: str, class_number: int, now: float) -> None:
         """A call of the session was admitted in this class, or ended: its idle time starts anew."""
-        self._memory.put(tenant, session, class_index, now)
+        self._memory.put(tenant, session, class_number, now)
 
     def class_of(self, tenant: str, session: str, now: float) -> int | None:
         """The class of the session's calls; None for the first call, and after a long pause."""
         return self._memory.get(tenant, session, now)
-
-    def clear(self) -> None:
-        """Classes have changed."""
-        self._memory.clear()
 
     def __len__(self) -> int:
         return len(self._memory)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import replace
+
+from forebay.admission.model import Demand
 from forebay.admission.shedding import DisplacedRetries, Sessions, fingerprint, is_protected
 from forebay.admission.tickets import Ticket
 
@@ -9,11 +13,13 @@ from forebay.admission.tickets import Ticket
 class Standing:
     """The memory of one controller."""
 
-    __slots__ = ("_displaced", "_sessions")
+    __slots__ = ("_class_names", "_displaced", "_sessions")
 
     def __init__(self) -> None:
         self._displaced = DisplacedRetries()
         self._sessions = Sessions()
+        self._class_names: list[str] = []
+        """All classes in which a session was ever let in: their numbers stay when others come and go."""
 
     def is_protected(self, ticket: Ticket, now: float) -> bool:
         """True if nobody may push it out for as long as it waits. Asked once, when it begins to wait."""
@@ -26,11 +32,26 @@ class Standing:
             and self._sessions.class_of(demand.tenant, demand.session, now) is not None,
         )
 
+    def in_its_class(self, demand: Demand, classes: Container[str], now: float) -> Demand:
+        """A later call that names no class keeps that of its session, as long as there is such a class."""
+        if demand.session is None or demand.class_claimed:
+            return demand
+        number = self._sessions.class_of(demand.tenant, demand.session, now)
+        if number is None:
+            return demand
+        name = self._class_names[number]
+        return (
+            demand if name == demand.class_name or name not in classes else replace(demand, class_name=name)
+        )
+
     def started(self, ticket: Ticket, now: float) -> None:
         """A request was dispatched: later calls of its session are protected."""
         session = ticket.demand.session
         if session is not None:
-            self._sessions.admitted(ticket.demand.tenant, session, ticket.rank, now)
+            name = ticket.demand.class_name
+            if name not in self._class_names:
+                self._class_names.append(name)
+            self._sessions.admitted(ticket.demand.tenant, session, self._class_names.index(name), now)
 
     def displaced(self, ticket: Ticket, now: float) -> None:
         """A waiter was pushed out: its retry is protected."""

@@ -96,6 +96,8 @@ class Claims:
     session: str | None = None
     retry_count: int = 0
     explain: bool = False
+    class_claimed: bool = False
+    """A class was named."""
     request_id: bytes | None = None
 
     def __repr__(self) -> str:
@@ -149,6 +151,7 @@ def read_claims(headers: Headers, access: Access, address: str | None = None) ->
         credentials = [line for line in credentials if line.partition(b":")[0] not in named]
     claims.forward = b"".join(lines)
     claims.credentials = b"".join(credentials)
+    claims.class_claimed = bool(claims.class_name)
     claims.class_name = access.class_for(claims.tenant, claims.class_name or None)
     return claims
 

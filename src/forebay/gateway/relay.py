@@ -241,6 +241,8 @@ class Relay:
             ask.prompts,
             ask.cut_output_tokens,
             "" if claims.tenant.plan is None else claims.tenant.plan.name,
+            None,
+            claims.class_claimed,
         )
 
     def _body_failed(self, failure: BodyFailure) -> None:

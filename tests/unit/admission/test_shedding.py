@@ -258,12 +258,3 @@ def test_sessions_are_bounded_and_the_idlest_goes() -> None:
     sessions.admitted("acme", "d", 1, NOW + 2)
     assert [1, None, 1, 1] == [sessions.class_of("acme", name, NOW + 3) for name in ("a", "b", "c", "d")]
     assert 3 == len(sessions)
-
-
-def test_sessions_can_be_forgotten() -> None:
-    """When classes change, an old place in the list of classes says nothing."""
-    sessions = Sessions()
-    sessions.admitted("acme", "s1", 1, NOW)
-    sessions.clear()
-    assert sessions.class_of("acme", "s1", NOW) is None
-    assert 0 == len(sessions)

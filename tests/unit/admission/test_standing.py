@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from forebay.admission.shedding import RETRIES_MAX, SESSIONS_MAX
 from forebay.admission.standing import Standing
-from tests.unit.admission.build import Site
+from tests.unit.admission.build import Site, demand
 
 
 def test_the_retry_of_a_displaced_request_is_protected_once() -> None:
@@ -65,3 +65,20 @@ def test_a_retry_survives_a_flood_of_another_tenants_displacements() -> None:
         flooding.demand = replace(flooding.demand, body_bytes=number)
         standing.displaced(flooding, number / 1000)
     assert standing.is_protected(site.ticket(3, tenant="modest", retry_count=1), 10.0)
+
+
+def test_a_later_call_that_names_no_class_keeps_that_of_its_session() -> None:
+    """Under any rank that the class has since; not a call that names another, nor of a class that is gone."""
+    site, standing = Site(), Standing()
+    standing.started(site.ticket(1, session="s", class_name="realtime"), 1.0)
+    standing.started(site.ticket(2, session="t", class_name="batch"), 1.0)
+    later = demand(3, session="s", class_claimed=False)
+    names = ("batch", "realtime", "standard")
+    assert "realtime" == standing.in_its_class(later, names, 2.0).class_name
+    assert "standard" == standing.in_its_class(replace(later, class_claimed=True), names, 2.0).class_name
+    assert "standard" == standing.in_its_class(later, ("batch", "standard"), 2.0).class_name
+    assert "standard" == standing.in_its_class(replace(later, tenant="other"), names, 2.0).class_name
+    assert "standard" == standing.in_its_class(later, names, 700.0).class_name
+    assert "batch" == standing.in_its_class(replace(later, session="t"), names, 2.0).class_name
+    standing.started(site.ticket(4, session="s", class_name="batch"), 3.0)
+    assert "batch" == standing.in_its_class(later, names, 4.0).class_name
