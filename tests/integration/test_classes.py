@@ -11,7 +11,17 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.integration.fakes import STREAM_HEAD, FakeEngine, Served, chat, chat_answer, chunk, event, plain
+from tests.integration.fakes import (
+    MODEL,
+    STREAM_HEAD,
+    FakeEngine,
+    Served,
+    chat,
+    chat_answer,
+    chunk,
+    event,
+    plain,
+)
 from tests.integration.processes import (
     ServeProcess,
     client,
@@ -151,3 +161,30 @@ async def test_later_calls_of_a_session_keep_its_class(tmp_path: Path) -> None:
             assert "batch" == await served_in(x_forebay_session="one")
             assert "chat" == await served_in(x_forebay_session="two")
             assert "chat" == await served_in(x_forebay_session="one", x_forebay_class="chat")
+
+
+async def test_a_pool_limits_answers_that_have_no_limit(tmp_path: Path) -> None:
+    """A stream ends at it with an error event; with `inject_limit` the engine is asked for it and for nothing else."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(talk_on) as fake, engine() as short, client() as http:
+        write(path, fake, {"chat": {"ttft": "30s"}}, max_output_tokens=20)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            url = f"{gateway.url}{CHAT}"
+            read: list[str] = []
+            with contextlib.suppress(httpx.RemoteProtocolError):
+                async with http.stream("POST", url, json=chat(stream=True)) as stream:
+                    pieces = stream.aiter_text()
+                    while True:
+                        read.append(await anext(pieces))
+            assert '"stream_limit"' in "".join(read)
+            assert 20 <= "".join(read).count('"content": "a"') <= 25
+            assert [413] == [(await http.post(url, json=chat(max_tokens=21))).status_code]
+            write(path, short, {"chat": {"ttft": "30s"}}, max_output_tokens=20, inject_limit=True)
+            assert 200 == (await http.post(f"{gateway.admin_url}/api/reload")).status_code
+            await until_up(http, gateway)
+            spaced = json.dumps({"model": MODEL, "messages": [], "n": 1.0}, indent=3).encode()
+            assert 200 == (await http.post(url, content=spaced)).status_code
+        sent = next(request.body for request in short.requests if request.method == "POST")
+        assert 20 == json.loads(sent)["max_tokens"]
+        assert spaced == sent.replace(b'"max_tokens":20,', b"")

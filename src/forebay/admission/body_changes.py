@@ -1,4 +1,4 @@
-"""What of a request's body goes to an engine with another value than the client gave: the model, the priority."""
+"""What of a request's body goes to an engine with another value than the client gave: model, priority, output limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ _SGLANG: Final = EngineKind.SGLANG
 def body_change(ticket: Ticket, endpoint: Endpoint) -> BodyChange | None:
     """What is to be said otherwise when the request goes to this endpoint; None: the body goes as it came."""
     model = None if ticket.demand.asked_model is None else ticket.demand.model
-    priority = _priority(ticket, endpoint) if ticket.pool.settings.pass_priority else None
-    return None if model is None and priority is None else BodyChange(model, priority)
+    settings, most = ticket.pool.settings, None
+    priority = _priority(ticket, endpoint) if settings.pass_priority else None
+    if settings.inject_limit and ticket.demand.generates and ticket.demand.max_output_tokens is None:
+        most = settings.max_output_tokens
+    if model is None and priority is None and most is None:
+        return None
+    return BodyChange(model, priority, most)
 
 
 def _priority(ticket: Ticket, endpoint: Endpoint) -> int | None:

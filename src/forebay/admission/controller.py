@@ -342,6 +342,8 @@ class Controller:
                 if output_events > most:
                     most = output_events
         endpoint.progressed(most, event.mean_gap_s, now)
+        if pool.settings.max_output_tokens is not None:
+            self._streams.cut_long(endpoint, pool, now)
         self._roster.follow(pool, endpoint, now)
         self._watch.arm(endpoint, pool, now)
         if pool.absent_since_s is not None:

@@ -166,6 +166,15 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
         _TOO_LARGE,
         "The prompt is longer than the model's context window: shorten it.",
     )
+    most = pool.settings.max_output_tokens
+    if most is not None and ticket.demand.max_output_tokens is not None:
+        verdict.check(
+            "max_output_tokens",
+            ticket.demand.max_output_tokens,
+            most,
+            _TOO_LARGE,
+            "The output limit is above what is generated here: lower it.",
+        )
     if ticket.demand.generates:
         verdict.check(
             "kv_cache",

@@ -144,7 +144,8 @@ class Lifecycle:
             action = "hold" if outcome is None else "refuse"
         record = self._record(ticket, action, now, verdict, outcome, mode)
         change = None
-        if demand.asked_model is not None or ticket.pool.settings.pass_priority:
+        settings = ticket.pool.settings
+        if demand.asked_model is not None or settings.pass_priority or settings.inject_limit:
             change = body_change(ticket, endpoint)
         self.effects.append(Dispatch(demand.ticket, endpoint.id, ticket.attempts, record, change))
 
@@ -187,7 +188,7 @@ class Lifecycle:
         if ticket.endpoint is not None:
             ticket.endpoint.advance(ticket)
         decode = ticket.cost.work_us - ticket.cost.prefill_us
-        share = min(_tokens_of_events(ticket) / max(ticket.cost.output_tokens, 1), 1.0)
+        share = min(tokens_of_events(ticket) / max(ticket.cost.output_tokens, 1), 1.0)
         self._credit(ticket, ticket.cost.prefill_us + int(decode * share))
 
     # Ways out
@@ -200,7 +201,7 @@ class Lifecycle:
             self._reject(ticket, now)
             return
         demand = ticket.demand
-        output = usage.output_tokens if usage is not None else _tokens_of_events(ticket)
+        output = usage.output_tokens if usage is not None else tokens_of_events(ticket)
         completed = outcome is _COMPLETED
         if usage is None and not output and completed:
             output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
@@ -478,7 +479,7 @@ class Lifecycle:
         )
 
 
-def _tokens_of_events(ticket: Ticket) -> int:
+def tokens_of_events(ticket: Ticket) -> int:
     """Output tokens by the events that came: those of one engine hold about as many tokens each."""
     events, endpoint = ticket.output_events, ticket.endpoint
     return events if endpoint is None else int(events * endpoint.sources.pace.tokens_per_event)

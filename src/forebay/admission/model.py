@@ -313,6 +313,8 @@ class BodyChange:
     model: str | None = None
     priority: int | None = None
     """As the engine counts it."""
+    max_tokens: int | None = None
+    """Where the client states no limit."""
 
 
 @record

@@ -197,6 +197,9 @@ class PoolSettings:
     max_queue: int | None = None
     """Waiting requests over all classes; None is unlimited."""
     max_output_tokens: int | None = None
+    """Of one answer; None is unlimited. No client's limit may be above it; where there is none, it is cut there."""
+    inject_limit: bool = False
+    """Where a client states no limit, `max_output_tokens` is put into its request."""
     models: tuple[str, ...] = ()
     """Names served, `*` stands for anything; () means what the engines list."""
     engine: EngineKind | None = None

@@ -3,6 +3,8 @@
 While nobody waits a stream may take as long as it likes. Otherwise the longest go first, no more of them than there are
 waiters whom their room would serve: for what was cut and the engine has not let go of yet, nobody else need go.
 
+`cut_long` is the other limit, of a pool: an answer without one of its own ends at `max_output_tokens`, whoever waits.
+
 `Pool.streams_due_s` is never later than the moment at which the first stream that has begun is due, so that until then
 a look costs one comparison. While one is over its limit and may stay, or has not begun, the pool is looked at every
 second.
@@ -15,7 +17,7 @@ from math import inf
 from typing import Final
 
 from forebay.admission.endpoints import Endpoint
-from forebay.admission.lifecycle import Lifecycle
+from forebay.admission.lifecycle import Lifecycle, tokens_of_events
 from forebay.admission.model import Check, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool
@@ -55,6 +57,22 @@ class StreamLimits:
         if pool.streams_due_s < pool.streams_armed_s:
             pool.streams_armed_s = pool.streams_due_s
             self._timers.at(pool.streams_armed_s, self._alarm, pool)
+
+    def cut_long(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
+        """Tokens came on streams there: end those that are at the pool's limit and have none of their own."""
+        most = pool.settings.max_output_tokens
+        if most is None or pool.settings.inject_limit:
+            return
+        for ticket in list(endpoint.running.values()):
+            demand = ticket.demand
+            if demand.max_output_tokens is not None or not demand.stream:
+                continue
+            tokens = tokens_of_events(ticket) / demand.samples
+            if tokens >= most and pool.classes[demand.class_name].mode is Mode.ENFORCE:
+                check = Check("max_output_tokens", int(tokens), most, False)
+                detail = f"The answer has reached {most} tokens, which is as long as one gets here."
+                self._life.give_up(ticket, Outcome.STREAM_LIMIT, now, check, detail, engine_goes_on=True)
+                self._after_leaving(endpoint, pool, now)
 
     def _alarm(self, pool: Pool, now: float) -> None:
         if now < pool.streams_armed_s:

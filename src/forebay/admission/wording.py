@@ -63,6 +63,11 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "a prompt of at most {limit}",
         counted_low=True,
     ),
+    "max_output_tokens": CheckWords(
+        "output limit",
+        " tokens",
+        "an output limit of {limit}, or `max_output_tokens` of pool {pool} being higher",
+    ),
     "kv_cache": CheckWords(
         "prompt against the engine's KV cache", " tokens", "a prompt of at most {limit}", counted_low=True
     ),

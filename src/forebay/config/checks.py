@@ -97,6 +97,8 @@ def _pools(config: Config) -> Iterator[tuple[KeyPath, str]]:
                 f"the name {pool.name!r} is taken by pools[{names[pool.name]}]; give each pool a name of its own",
             )
         names.setdefault(pool.name, index)
+        if pool.inject_limit and pool.max_output_tokens is None:
+            yield ("pools", index, "inject_limit"), "there is no limit to put in: set max_output_tokens"
         for position, endpoint in enumerate(pool.endpoints):
             path: KeyPath = ("pools", index, "endpoints", position)
             owner = owners.setdefault(str(endpoint), index)

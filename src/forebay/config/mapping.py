@@ -111,6 +111,8 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         max_inflight_requests=pool.max_inflight_requests,
         max_inflight_tokens=pool.max_inflight_tokens,
         max_pool_requests=pool.max_pool_requests,
+        max_output_tokens=pool.max_output_tokens,
+        inject_limit=pool.inject_limit,
         max_queue=pool.max_queue,
         models=tuple(pool.models or ()),
         engine=None if pool.engine == "auto" else EngineKind(pool.engine),

@@ -54,8 +54,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
             "group",
             "share",
             "passthrough",
-            "inject_limit",
-            "max_output_tokens",
         }
     ),
 }
@@ -173,6 +171,12 @@ class Pool(Strict):
     """KV tokens booked per endpoint; unset means the engine's KV capacity."""
     max_pool_requests: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """In flight over all endpoints; unset is unlimited."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Longest answer. A client that states a higher limit is refused (413); where it states none, a stream ends here
+    with `stream_limit`. Unset is unlimited."""
+    inject_limit: bool = False
+    """Where a client states no limit, put `max_output_tokens` into its request instead: the engine ends the answer,
+    also one that is not streamed."""
     max_queue: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Waiting requests over all classes; unset is unlimited, 0 refuses whatever cannot start at once."""
     models: Annotated[list[str], Field(min_length=1)] | None = None

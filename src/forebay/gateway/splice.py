@@ -37,6 +37,8 @@ def changed_body(body: bytes, change: BodyChange) -> bytes:
         fields["model"] = _encode(change.model)
     if change.priority is not None:
         fields["priority"] = b"%d" % change.priority
+    if change.max_tokens is not None:
+        fields["max_tokens"] = _encode(change.max_tokens)
     return with_fields(body, fields)
 
 

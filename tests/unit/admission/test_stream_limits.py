@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.admission.effects import Dispatch
 from forebay.admission.events import ModeChanged
-from forebay.admission.model import Mode
+from forebay.admission.model import BodyChange, Mode
 from forebay.admission.outcomes import Outcome
 from tests.unit.admission.build import (
     Scenario,
@@ -139,3 +140,47 @@ def test_a_class_that_is_not_enforced_has_no_limit() -> None:
     scenario.arrive(3, 11.0, class_name="realtime")
     assert [] == moving(scenario, 500.0, 1, 2)
     assert [3] == list(scenario.waiting)
+
+
+# The pool's limit on answers
+
+
+def limited(**changes: object) -> Scenario:
+    """A pool in which an answer has ten tokens at most."""
+    return Scenario(pool_settings(max_output_tokens=10, **changes))
+
+
+def test_a_stream_without_a_limit_ends_at_that_of_the_pool() -> None:
+    """At the tenth token, also while nobody waits; with two samples at the twentieth."""
+    scenario = limited()
+    scenario.arrive(1, 0.0, max_output_tokens=None)
+    scenario.arrive(2, 0.0, max_output_tokens=None, samples=2)
+    for step in range(1, 10):
+        assert [] == turned_away(scenario.progress("a", 0.1 * step, 1, 2))
+    assert [(1, CUT)] == turned_away(scenario.progress("a", 1.0, 1, 2))
+    for step in range(11, 20):
+        assert [] == turned_away(scenario.progress("a", 0.1 * step, 2))
+    assert [(2, CUT)] == turned_away(scenario.progress("a", 2.0, 2))
+
+
+def test_a_limit_of_the_client_is_its_own() -> None:
+    """Up to the pool's it stands, and the engine keeps it; above it the request is refused for good."""
+    scenario = limited()
+    assert [(2, Outcome.REQUEST_TOO_LARGE)] == turned_away(scenario.arrive(2, 0.0, max_output_tokens=11))
+    scenario.arrive(1, 0.0, max_output_tokens=10)
+    assert [] == [
+        gone for step in range(1, 30) for gone in turned_away(scenario.progress("a", 0.1 * step, 1))
+    ]
+
+
+def test_where_the_limit_is_put_in_the_engine_ends_the_answer() -> None:
+    """It is in the change of the body, for those who state none, and nothing is cut."""
+    scenario = limited(inject_limit=True)
+    (first,) = scenario.arrive(1, 0.0, max_output_tokens=None)
+    (second,) = scenario.arrive(2, 0.0, max_output_tokens=5)
+    assert isinstance(first, Dispatch)
+    assert isinstance(second, Dispatch)
+    assert (BodyChange(max_tokens=10), None) == (first.change, second.change)
+    assert [] == [
+        gone for step in range(1, 30) for gone in turned_away(scenario.progress("a", 0.1 * step, 1))
+    ]

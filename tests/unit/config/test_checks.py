@@ -109,3 +109,14 @@ def test_a_gateway_is_not_its_own_engine() -> None:
     )
     assert [("pools", 0, "endpoints", 0), ("pools", 0, "endpoints", 2)] == [path for path, _ in found]
     assert ["own listen address" in found[0][1], "own admin address" in found[1][1]] == [True, True]
+
+
+def test_a_limit_that_is_put_in_must_be_there() -> None:
+    """`inject_limit` alone has nothing to put in."""
+    pool = {"endpoints": ["http://a:1"], "inject_limit": True}
+    ((path, message),) = find_contradictions(config(pools=[pool]))
+    assert (("pools", 0, "inject_limit"), "there is no limit to put in: set max_output_tokens") == (
+        path,
+        message,
+    )
+    assert [] == find_contradictions(config(pools=[{**pool, "max_output_tokens": 5}]))
