@@ -64,6 +64,8 @@ def _summary(config: Config, settings: Settings) -> list[str]:
             if value is not None
         ]
         speed = "learned" if pool_settings.law is None else "from its profile"
+        if pool.fallback is not None:
+            bounds.append(f"falls back to {pool.fallback}")
         count = len(pool.endpoints)
         parts = [
             f"{count} endpoint{'s' if count != 1 else ''}",
@@ -94,6 +96,10 @@ def _summary(config: Config, settings: Settings) -> list[str]:
     lines += _tenants(config, settings)
     if settings.mode is not Mode.ENFORCE:
         lines.append(f"mode {settings.mode.value}: nothing is enforced where nothing else is said")
+    if settings.rules is not None:
+        rules = settings.rules.rules
+        each = sum(rule.of_request for rule in rules)
+        lines.append(f"rules: {len(rules)}, {each} of them asked for each request")
     lines.append(f"class_order {settings.class_order.value}, displace {settings.displace.value}")
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
     return lines

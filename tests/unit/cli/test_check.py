@@ -50,6 +50,23 @@ def test_usable_file_is_ok_and_explained(tmp_path: Path) -> None:
     assert "at most 64 MiB" in out
 
 
+def test_rules_and_fallbacks_are_summed_up(tmp_path: Path) -> None:
+    """How many rules cost something for each request is worth knowing."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "pools:\n"
+        "- {name: big, endpoints: [http://10.0.0.1:8000], fallback: small}\n"
+        "- {name: small, endpoints: [http://10.0.0.2:8000]}\n"
+        "rules:\n"
+        "- {name: cliff, when: running_seq_count > 32, then: {refuse: {}}}\n"
+        "- {name: long, when: request.max_tokens > 4096, then: {class: batch}}\n"
+    )
+    code, out, _ = check(path)
+    assert 0 == code
+    assert "speed learned, falls back to small\n" in out
+    assert "rules: 2, 1 of them asked for each request\n" in out
+
+
 def test_unusable_file_gives_every_problem_and_2(tmp_path: Path) -> None:
     """Each problem is a line on stderr, and the exit code says that the configuration is wrong."""
     path = tmp_path / "forebay.yaml"
