@@ -36,7 +36,7 @@ FOREBAY_POOLS__0__ENDPOINTS__1=http://10.0.0.2:8000
 ```
 
 `MAX_POOL_GPU_SECONDS` (seconds) and `POLL_INTERVAL_MS` (milliseconds) are older names, for all pools that do not set
-`max_gpu_seconds` or `poll_interval` themselves.
+`max_gpu_seconds` or `poll_interval` themselves. `POOL_DISCOVERY` is refused: this version does not discover endpoints.
 
 Addresses are `HOST:PORT`; `8080` alone listens on loopback only, `:8080` on all interfaces.
 

@@ -140,7 +140,7 @@ async def test_a_body_that_finds_no_room_on_its_way_is_refused() -> None:
         assert "retry-after" in refused.headers
         first.close()
         await stack.idle()
-        assert stack.gateway.early_answers["client_gone"] == 1
+        assert stack.gateway.early.counts["client_gone"] == 1
         assert stack.gateway.bodies.taken_bytes == 0
 
 

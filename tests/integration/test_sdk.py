@@ -143,7 +143,7 @@ async def test_a_refused_call_comes_back_as_told_and_is_served() -> None:
         before = len(stack.settlements)
         with pytest.raises(openai.BadRequestError):
             await client.chat.completions.create(model=MODEL, messages=MESSAGES, n=0)
-        assert stack.gateway.early_answers["invalid_request"] == 1
+        assert stack.gateway.early.counts["invalid_request"] == 1
         assert len(stack.settlements) == before
         await stack.idle()
 

@@ -250,7 +250,7 @@ class Controller:
         if state.mode is not _ENFORCE and self._unenforced.let_through(ticket, state, now):
             return
         verdict = self._examine(ticket, now)
-        if verdict.outcome is _QUEUE_FULL or verdict.takes_over:
+        if verdict.outcome is _QUEUE_FULL or (verdict.outcome is None and verdict.takes_over):
             victims = triage.room_for(ticket, verdict, self._settings.displace, now)
             if victims:
                 self._displace(victims, ticket, now)

@@ -126,10 +126,13 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         _check_rules(verdict, ruling, ticket)
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
     is_within = bound_us is None or with_it_us <= bound_us or ticket.never_refuse
-    may_start = verdict.outcome is None and is_within and pool.has_place()
+    place_now = None
+    may_start = is_within and pool.has_place()
     if may_start and (pool.ceilings is None or not pool.ceilings.is_shut(ticket.class_index, now)):
-        verdict.endpoint = place(ticket, pool.endpoints.values(), now)
-    if verdict.endpoint is None:
+        place_now = place(ticket, pool.endpoints.values(), now)
+    if verdict.outcome is None:
+        verdict.endpoint = place_now
+    if place_now is None:  # also of one that is refused: what it would not have met is no part of the reason
         _check_wait(verdict, ticket, now)
     verdict.check_bound(
         ticket,
@@ -138,7 +141,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
         None if bound_us is None else _gpu_s(pool, bound_us),
         "The pool's bound on queued and running work is reached.",
     )
-    if verdict.endpoint is None:
+    if place_now is None:
         _check_waiting_bounds(verdict, ticket, ledger, settings, now)
         held_by = None if verdict.outcome is not None else what_holds(ticket, pool, now)
         if held_by is not None:

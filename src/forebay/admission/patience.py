@@ -132,7 +132,8 @@ class Patience:
         """Part of a wait is over: is there still a chance?"""
         check = triage.waits_in_vain(ticket, now)
         if check is not None:
-            detail = "There was hardly a chance left to start in time."
+            what = "be answered" if check.name == "whole_answer" else "start"
+            detail = f"There was hardly a chance left to {what} in time."
             self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)
 
     def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:

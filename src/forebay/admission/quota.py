@@ -109,14 +109,16 @@ class Account:
             self.requests.refill(plan.requests_per_s, now)
 
     def adopt(self, plan: PlanSettings, now: float) -> None:
-        """Go by this plan from now on. What was used stays used."""
+        """Go by this plan from now on. What was used stays used.
+
+        Also over a time without a limit, so that who gives back what it took before that gives back what is there: the
+        bucket refills for that time at the rate that comes after it.
+        """
         self.refill(now)
-        # Where nothing was limited, nothing is used: that bucket begins full.
-        self.tokens.at_s = self.requests.at_s = now
-        if self.plan.tokens_per_s is None:
-            self.tokens.spent = 0
-        if self.plan.requests_per_s is None:
-            self.requests.spent = 0
+        if self.plan.tokens_per_s is not None:
+            self.tokens.at_s = now
+        if self.plan.requests_per_s is not None:
+            self.requests.at_s = now
         self.plan = plan
 
     def is_fresh(self, now: float) -> bool:

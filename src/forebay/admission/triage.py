@@ -26,7 +26,7 @@ from forebay.admission.gate import CLASS_BOUNDS, HOPELESS, POOL_BOUNDS, Verdict
 from forebay.admission.model import MICRO, Check
 from forebay.admission.pools import Pool
 from forebay.admission.settings import Displace
-from forebay.admission.shedding import HOPELESS_BELOW, cannot_start, may_displace
+from forebay.admission.shedding import HOPELESS_BELOW, cannot_finish, cannot_start, may_displace
 from forebay.admission.tickets import WAITING, Ticket
 from forebay.admission.victims import Entry
 from forebay.admission.work_ahead import weight_units
@@ -195,9 +195,29 @@ def waits_in_vain(ticket: Ticket, now: float) -> Check | None:
     name = ticket.demand.class_name
     base_s = pool.base_wait_s(name, pool.queue.work_ahead(ticket)[0], ticket, now)
     low_s = pool.classes[name].waits.at_quantile(base_s, HOPELESS_BELOW)
-    if not cannot_start(now, ticket.deadline_s, low_s):
+    if cannot_start(now, ticket.deadline_s, low_s):
+        return Check("least_wait", low_s, ticket.deadline_s - now, False)
+    return _answer_in_vain(ticket, low_s, now)
+
+
+def _answer_in_vain(ticket: Ticket, low_s: float, now: float) -> Check | None:
+    """The same of an answer that is not streamed: its client's own timeout is for the whole of it."""
+    by_s = ticket.demand.patience_until_s
+    if by_s is None or ticket.demand.stream:
         return None
-    return Check("least_wait", low_s, ticket.deadline_s - now, False)
+    pool, price = ticket.pool, ticket.price
+    law, fastest = pool.pricing.law, pool.fastest()
+    first_token_s = low_s + ticket.cost.prefill_us / MICRO / fastest
+    # At the best it is alone there.
+    in_vain = cannot_finish(
+        now,
+        by_s,
+        first_token_s=first_token_s,
+        step_s=(law.c0_s + law.c2_s) / fastest,
+        limit_tokens=price.cap,
+        survival=price.lengths.survival,
+    )
+    return Check("whole_answer", first_token_s, by_s - now, False) if in_vain else None
 
 
 def _is_mended(check: Check, chosen: list[Ticket], pool: Pool) -> bool:

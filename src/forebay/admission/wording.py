@@ -45,6 +45,8 @@ class CheckWords:
     """What would have let the request pass it; empty where only time helps."""
     counted_low: bool = False
     """The value is surely reached, and likely passed."""
+    is_plain: bool = False
+    """A yes or no: its numbers say nothing."""
 
 
 _LONGER_WAIT: Final = (
@@ -52,10 +54,14 @@ _LONGER_WAIT: Final = (
 )
 
 CHECK_WORDS: Final[dict[str, CheckWords]] = {
-    "draining": CheckWords("the gateway shuts down", remedy="another gateway, or this one once it is back"),
+    "draining": CheckWords(
+        "the gateway shuts down", remedy="another gateway, or this one once it is back", is_plain=True
+    ),
     "endpoints_up": CheckWords("engines that are up", remedy="an engine of pool {pool} that can be reached"),
     "stale_samples": CheckWords(
-        "engines have not told their load lately", remedy="a fresh reading of an engine's metrics"
+        "engines have not told their load lately",
+        remedy="a fresh reading of an engine's metrics",
+        is_plain=True,
     ),
     "context_window": CheckWords(
         "prompt against the model's context window",
@@ -159,16 +165,21 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
     ),
     "endpoint_reserved": CheckWords("the engine is kept free for one that has waited longer"),
     "endpoint_trial": CheckWords("requests at an engine that has just stood still, with it"),
-    "endpoint_share": CheckWords("this replica has no share of the engine"),
+    "endpoint_share": CheckWords("this replica has no share of the engine", is_plain=True),
     "endpoint_context": CheckWords(
         "prompt against this engine's context window", " tokens", "a shorter prompt"
     ),
-    "endpoint_down": CheckWords("the engine is down"),
+    "endpoint_down": CheckWords("the engine is down", is_plain=True),
     # What ends a wait.
     "waited": CheckWords(
         "time waited",
         " s",
         "a place that came free within {limit}, or a longer `wait_budget` of class {class}",
+    ),
+    "whole_answer": CheckWords(
+        "the least until its first token, with an answer to follow in the time that its client waits",
+        " s",
+        "a client that waits longer, or a place that came free sooner",
     ),
     "least_wait": CheckWords("the least it still had to wait", " s", "a place that came free within {limit}"),
     "own_prefill": CheckWords(
@@ -190,7 +201,9 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
     ),
     "other_endpoints": CheckWords("other engines that could be tried", "", "another engine in pool {pool}"),
     "attempts": CheckWords("attempts", "", "an engine that answers"),
-    "answer_begun": CheckWords("a part of the answer had been sent, so no other engine could begin anew"),
+    "answer_begun": CheckWords(
+        "a part of the answer had been sent, so no other engine could begin anew", is_plain=True
+    ),
 }
 
 _HUGE: Final = 1e15

@@ -7,7 +7,8 @@ key is reported as a warning and not an error: Kubernetes puts `FOREBAY_SERVICE_
 near a Service called forebay. Pure: the mapping is passed in.
 
 Two names without the prefix are older than it and are set for every pool that does not say itself:
-`MAX_POOL_GPU_SECONDS` (seconds) and `POLL_INTERVAL_MS` (milliseconds).
+`MAX_POOL_GPU_SECONDS` (seconds) and `POLL_INTERVAL_MS` (milliseconds). A third, `POOL_DISCOVERY`, asks for what this
+version does not have, and is refused: ignored, it would leave somebody with fewer engines than they believe.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from forebay.config.errors import ConfigError
+from forebay.config.errors import ConfigError, ConfigProblem
 from forebay.config.schema import Config
 from forebay.config.yaml_text import Document, KeyPath, parse_yaml
 
@@ -43,6 +44,7 @@ _OF_ALL_POOLS: Final = (
     ("MAX_POOL_GPU_SECONDS", "max_gpu_seconds", None),
     ("POLL_INTERVAL_MS", "poll_interval", "ms"),
 )
+_DISCOVERY: Final = "POOL_DISCOVERY"
 _PLAIN_TEXT: Final = frozenset({"listen", "admin", "admin_token", "default_class"})
 """Taken as written: a credential of digits only must not become a number."""
 _DEFAULT_CLASSES: Final = ("realtime", "standard", "batch")
@@ -68,6 +70,11 @@ def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str
     overrides: list[Override] = []
     warnings: list[str] = []
     problems = []
+    if environ.get(_DISCOVERY):
+        message = (
+            "this version of Forebay does not discover endpoints yet; list them under pools, and unset this"
+        )
+        problems.append(ConfigProblem(_DISCOVERY, "", message))
     known = list(Config.model_fields)
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable in RESERVED:
@@ -160,7 +167,7 @@ def _key_in(place: Any, part: str) -> str | int:
             place.append(None)
         return int(part)
     if not isinstance(place, dict):
-        raise ValueError(f"nothing lies below the value {str(place)[:40]!r}")
+        raise ValueError("nothing lies below it: it is a single value")  # which may be a secret
     # Variable names are in capitals; keys that operators chose (class names) may have any case and dashes.
     for key in place:
         if isinstance(key, str) and key.lower().replace("-", "_") == part:

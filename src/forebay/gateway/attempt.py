@@ -351,13 +351,13 @@ class Attempt:
     def _start(self, *, content_length: int | None) -> None:
         head = self._answer_head()
         passed = passed_head(head)
-        lines = passed.lines + self._owner.own_lines(passed.request_id)
+        lines = passed.joined(self._owner.own_lines(passed.request_id))
         self._exchange.start(head.status, lines, content_length=content_length)
 
     def _whole_answer(self, body: bytes) -> None:
         head = self._answer_head()
         passed = passed_head(head)
-        self._exchange.respond(head.status, passed.lines + self._owner.own_lines(passed.request_id), body)
+        self._exchange.respond(head.status, passed.joined(self._owner.own_lines(passed.request_id)), body)
         self._ended(self._outcome(), usage_of_body(body) if head.status == 200 else None)
 
     def _refused_inside(self, data: bytes) -> None:

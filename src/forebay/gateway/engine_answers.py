@@ -34,6 +34,8 @@ __all__ = [
 
 _OTHER_ENDPOINT_MAY_HELP: Final = frozenset({408, 425, 429})
 
+_LIMITS: Final = b"x-ratelimit-"
+
 LARGEST_COUNT: Final = 2**31 - 1
 """More tokens than this in one answer is nonsense, and would poison whatever is learned from it."""
 
@@ -47,6 +49,15 @@ class Passed:
     """Header lines, each with its CRLF; without framing and without ours."""
     request_id: bytes | None
     """The engine's own `x-request-id`."""
+    tells_limits: bool
+    """There are `x-ratelimit-*` of the engine's own among the lines."""
+
+    def joined(self, own: bytes) -> bytes:
+        """All header lines of an answer. Where ours tell what is left of a tenant's limits, the engine's do not."""
+        if self.tells_limits and own.find(_LIMITS) >= 0:
+            kept = [line for line in self.lines.split(b"\r\n")[:-1] if not line.lower().startswith(_LIMITS)]
+            return b"".join([line + b"\r\n" for line in kept]) + own
+        return self.lines + own
 
 
 def passed_head(head: ResponseHead) -> Passed:
@@ -55,7 +66,8 @@ def passed_head(head: ResponseHead) -> Passed:
     if type(known) is not Passed:
         stream = is_stream(head)
         lines = encode_headers(answer_headers(head.headers, [], sse=stream))
-        known = head.digest = Passed(stream, lines, get_header(head.headers, b"x-request-id"))
+        request_id = get_header(head.headers, b"x-request-id")
+        known = head.digest = Passed(stream, lines, request_id, lines.find(_LIMITS) >= 0)
     return known
 
 

@@ -74,12 +74,12 @@ class Gateway(Desk):
         if route is None or head.method != b"POST":
             self._answer_other(exchange)
         elif serving.draining:
-            self._answer_unasked(exchange, self._draining())
+            self._answer(exchange, self._draining())
         else:
             self._admit(exchange, route)
 
     def protocol_error(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
-        self.answered_early(code)
+        self.early.count(code)
         answer = plain_error(status, code, message[:1].upper() + message[1:].rstrip(".") + ".")
         return answer.headers, answer.body
 
@@ -95,10 +95,10 @@ class Gateway(Desk):
         try:
             claims = claims_of(exchange.head, self.routing.serving.access, exchange.address)
         except BadRequest as error:
-            self._answer_unasked(exchange, plain_error(400, "invalid_request", error.message, error.param))
+            self._answer(exchange, plain_error(400, "invalid_request", error.message, error.param))
             return
         except Denied as denied:
-            self._answer_unasked(exchange, denied.answer)
+            self._answer(exchange, denied.answer)
             return
         Relay(self, exchange, route, claims).begin()
 
@@ -126,14 +126,11 @@ class Gateway(Desk):
             answer = self.routing.model_list()
         elif path in self.settings.passed_gets:
             endpoints = self.routing.endpoints()
-            PassedGet(exchange, endpoints, self.upstreams, self._answer_unasked).start()
+            PassedGet(exchange, endpoints, self.upstreams, self._answer).start()
             return
         else:
             answer = self.routing.model_entry(urllib.parse.unquote(path.removeprefix(MODELS_PATH + "/")))
-        if answer.code:
-            self._answer_unasked(exchange, answer)
-        else:
-            self._answer(exchange, answer)
+        self._answer(exchange, answer)
 
     def _denied(self, exchange: Exchange) -> Answer | None:
         """What is told to somebody who may not even look; None to everybody else."""
@@ -143,20 +140,19 @@ class Gateway(Desk):
             return denied.answer
         return None
 
-    def _answer(self, exchange: Exchange, answer: Answer, own_id: bytes = b"") -> None:
-        if answer.code:
-            self.answered_early(answer.code)
+    def _answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Answers without the core. An error has an id like any other."""
         headers = answer.headers
-        if own_id:
+        request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"")
+        if answer.code:
+            ticket = self.core.new_ticket()
+            self.early.add(ticket, self.core.now(), answer, request_id or None)
+            own_id = self.own_id(ticket)
             headers = [*headers, (b"x-forebay-id", own_id)]
-        request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"") or own_id
+            request_id = request_id or own_id
         if request_id:
             headers = [*headers, (b"x-request-id", request_id)]
         exchange.respond(answer.status, headers, answer.body)
-
-    def _answer_unasked(self, exchange: Exchange, answer: Answer) -> None:
-        """An error that the core is not asked about; it has an id like any other."""
-        self._answer(exchange, answer, self.own_id(self.core.new_ticket()))
 
     def _answer_own_poll(self, exchange: Exchange) -> None:
         """One of our endpoints leads back to us. 503 keeps it out of use, so that no request goes in circles."""

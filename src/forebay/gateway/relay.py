@@ -19,7 +19,6 @@ later finds the stage OVER and does nothing.
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from enum import Enum
 from typing import Final
 
@@ -31,6 +30,7 @@ from forebay.gateway.attempt import Attempt
 from forebay.gateway.bodies import BodyRoom
 from forebay.gateway.body_answers import NOT_FOR_NOTHING_BYTES, answer_to, unread_refusal
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
+from forebay.gateway.early_answers import EarlyAnswers
 from forebay.gateway.headers import Claims, answer_headers, claims_of, safe_id
 from forebay.gateway.identity import Denied
 from forebay.gateway.ports import Core, GatewaySettings, Serving
@@ -69,8 +69,7 @@ class Desk:
         self.upstreams = Upstreams(settings)
         self.progress = Progress(core.feed, core.now, settings.progress_interval_s)
         self.bodies = BodyRoom(settings.max_waiting_bytes)
-        self.early_answers: Counter[str] = Counter()
-        """Answers given without asking the core, by code: bad input, no room for the body, draining."""
+        self.early = EarlyAnswers()
         # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
         self.mark = secrets.token_hex(6).encode("ascii")
         """Begins the ids of this process, and tells its own polls from others'."""
@@ -78,10 +77,6 @@ class Desk:
     def own_id(self, ticket: TicketId) -> bytes:
         """`x-forebay-id`: the key of a request in logs, explanations and the admin port."""
         return b"%b-%x" % (self.mark, ticket)
-
-    def answered_early(self, code: str) -> None:
-        """Counts an answer that was given without asking the core."""
-        self.early_answers[code] += 1
 
 
 class _Stage(Enum):
@@ -251,9 +246,10 @@ class Relay:
 
     def _answer_early(self, answer: Answer) -> None:
         self._stage = _OVER
-        self._desk.answered_early(answer.code)
+        core = self._desk.core
         # Never known to the core, but the client can name it all the same.
-        self._ticket = self._desk.core.new_ticket()
+        self._ticket = core.new_ticket()
+        self._desk.early.add(self._ticket, core.now(), answer, self._claims.request_id)
         self._exchange.respond(answer.status, [*answer.headers, *self._identity()], answer.body)
 
     # What the core decides
@@ -426,7 +422,7 @@ class Relay:
         if stage is _READING:
             self._stage = _OVER
             self._release_reserved()
-            self._desk.answered_early(Outcome.CLIENT_GONE.value)
+            self._desk.early.count(Outcome.CLIENT_GONE.value)
             return
         event: ClientLeft | Ended = ClientLeft(self._ticket)
         if attempt is not None:

@@ -8,6 +8,7 @@ everything under `/api/` tells more and is closed off loopback unless a credenti
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -66,11 +67,19 @@ class AdminAccess:
     credential: str | None = None
     """When set, `/api/` takes `Authorization: Bearer` with exactly this."""
 
-    def refusal(self, authorization: str | None) -> Response | None:
-        """None if the caller may read; else the answer that says what is missing."""
+    def refusal(self, authorization: str | None, host: str | None) -> Response | None:
+        """None if the caller may read; else the answer that says what is missing.
+
+        Args:
+            host: what the client calls this server. A name that is not of this machine is that of a web page which its
+                owner's DNS now points here (rebinding): the page's scripts would be of our own origin.
+        """
         if self.credential is None:
             if self.on_loopback:
-                return None
+                if host is None or _LOCAL_NAMES.fullmatch(_host_name(host)):
+                    return None
+                message = "closed: ask for localhost or 127.0.0.1, or set admin_token to use other names\n"
+                return PlainTextResponse(message, 403)
             message = "closed: the admin port is open to the network; set admin_token to use /api/\n"
             return PlainTextResponse(message, 403)
         scheme, _, given = (authorization or "").partition(" ")
@@ -111,6 +120,7 @@ def admin_app(
     )
 
 
+_LOCAL_NAMES = re.compile(r"localhost|\[::1\]|127(\.[0-9]{1,3}){3}")
 _View = Callable[["Request"], Awaitable[Response]]
 
 
@@ -124,7 +134,8 @@ class _Views:
 
     def guarded(self, view: _View) -> _View:
         async def checked(request: Request) -> Response:
-            refusal = self._access.refusal(request.headers.get("authorization")) or _foreign(request)
+            access, headers = self._access, request.headers
+            refusal = access.refusal(headers.get("authorization"), headers.get("host")) or _foreign(request)
             return refusal if refusal is not None else await view(request)
 
         return checked
@@ -153,6 +164,14 @@ class _Views:
             **msgspec.to_builtins(snapshot),
         }
         return json_answer(body)
+
+
+def _host_name(host: str) -> str:
+    """A Host header without its port."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name.partition("]")[0] + "]"
+    return name.partition(":")[0]
 
 
 def _foreign(request: Request) -> Response | None:

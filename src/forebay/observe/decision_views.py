@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from forebay.admission.model import DecisionRecord, Settlement, TicketId
 from forebay.observe.decision_stream import DecisionStream, TooManyReaders
 from forebay.observe.decisions import RecentDecisions
-from forebay.observe.explanation import explain
+from forebay.observe.explanation import explain, unasked
 from forebay.observe.operations import json_answer
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ _MAX_DECISIONS: Final = 1000
 _EVENTS: Final = "text/event-stream"
 _UNKNOWN: Final = (
     "nothing is known of this request here. The process that answered it knows it, if it is one of the last, by "
-    "its x-forebay-id or by the x-request-id that its client sent. What was answered without a decision (malformed, "
-    "unknown model or key, no room for its body) is only in the metrics"
+    "its x-forebay-id or by the x-request-id that its client sent"
 )
 
 
@@ -46,8 +45,34 @@ class Asked(Protocol):
     def look_up(self, ticket: TicketId) -> TicketView | None:
         """One request as it is now; None if it is over, or was never known."""
 
+    def answered_early(self, ticket: TicketId) -> Unasked | None:
+        """What was answered under this id without a decision; None if nothing was, or too long ago."""
+
+    def named_early(self, request_id: str) -> TicketId | None:
+        """The latest request so answered that its client named so."""
+
     def wall_clock_s(self, at_s: float) -> float:
         """Seconds since the epoch of a moment on the core's clock."""
+
+
+class Unasked(Protocol):
+    """An answer without a decision."""
+
+    @property
+    def at_s(self) -> float:
+        """When, on the core's clock."""
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+
+    @property
+    def code(self) -> str:
+        """The error's code."""
+
+    @property
+    def body(self) -> bytes:
+        """What the client was told."""
 
 
 class DecisionViews:
@@ -85,7 +110,7 @@ class DecisionViews:
             return json_answer({"error": _UNKNOWN}, 404)
         records, state = self._decisions.of_ticket(ticket), self._process.look_up(ticket)
         if not records and state is None:
-            return json_answer({"error": _UNKNOWN}, 404)
+            return self._unasked(ticket)
         end = self._decisions.end_of(ticket)
         return json_answer(
             {
@@ -101,7 +126,29 @@ class DecisionViews:
     def _named(self, request_id: str) -> TicketId | None:
         """The latest request that its client named so. A scan: only people ask."""
         tickets = (record.ticket for record in self._decisions.latest(_MAX_DECISIONS))
-        return next((t for t in tickets if self._process.ids_of(t).get("request_id") == request_id), None)
+        found = (t for t in tickets if self._process.ids_of(t).get("request_id") == request_id)
+        return next(found, None) or self._process.named_early(request_id)
+
+    def _unasked(self, ticket: TicketId) -> Response:
+        """One that was answered before any decision, as far as that is remembered."""
+        answer = self._process.answered_early(ticket)
+        if answer is None:
+            return json_answer({"error": _UNKNOWN}, 404)
+        return json_answer(
+            {
+                "ticket": ticket,
+                **self._process.ids_of(ticket),
+                "state": "ended",
+                "explanation": unasked(answer.status, answer.code, answer.body),
+                "decisions": [],
+                "end": None,
+                "answered_early": {
+                    "at": self._time(answer.at_s),
+                    "status": answer.status,
+                    "code": answer.code,
+                },
+            }
+        )
 
     def _state(self, view: TicketView | None) -> dict[str, Any]:
         """`state` and what goes with it; of one that is over nothing more."""

@@ -11,12 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from forebay.admission.model import Check, DecisionRecord, Mode, Settlement
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.snapshot import TicketView
 from forebay.admission.wording import FALLBACK, OUTCOME_WORDS, number, two_numbers, words_of
 
-__all__ = ["CheckLine", "Explanation", "explain"]
+__all__ = ["CheckLine", "Explanation", "explain", "unasked"]
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Told(msgspec.Struct):
+    """Our own error object."""
+
+    error: _Error
+
 
 RECORDED_ONLY: Final = "deadline_hopeless"
 """Failed and not enforced unless it decided."""
@@ -73,6 +86,16 @@ def explain(
     summary += _what_it_was(about)
     lines = tuple(_line(check, about) for check in about.checks)
     return Explanation(tuple(summary), lines, _would_admit(about))
+
+
+def unasked(status: int, code: str, body: bytes) -> Explanation:
+    """Of a request that was answered without a decision: `body` is what its client was told."""
+    first = f"It was answered at once with {status} ({code}), before any decision was needed."
+    try:
+        told = msgspec.json.decode(body, type=_Told).error.message
+    except (msgspec.DecodeError, RecursionError):
+        told = ""
+    return Explanation((first, told) if told else (first,), (), ())
 
 
 def _the_decision(records: Sequence[DecisionRecord]) -> DecisionRecord | None:
@@ -239,11 +262,12 @@ def _line(check: Check, record: DecisionRecord) -> CheckLine:
 
 def _numbers(check: Check) -> tuple[str, str]:
     """What was found and what is allowed, with units; both empty for what is a plain yes or no."""
-    unit = words_of(check.name).unit
+    words = words_of(check.name)
+    unit = words.unit
     if check.limit is None:
         is_plain = check.value == 1 and check.name.startswith(("rule:", FALLBACK))
         return "" if is_plain else f"{number(check.value)}{unit}", ""
-    if not unit and check.limit == 0 and check.value in (0, 1):
+    if words.is_plain:
         return "", ""
     found, allowed = two_numbers(check.value, check.limit)
     return f"{found}{unit}", f"{allowed}{unit}"

@@ -34,6 +34,7 @@ from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.config import Config
 from forebay.config.units import Address
+from forebay.gateway.early_answers import EarlyAnswer
 from forebay.gateway.gateway import Gateway
 from forebay.gateway.ports import GatewaySettings
 from forebay.http.server import HttpServer, ServerLimits
@@ -112,7 +113,7 @@ class App:
         )
         self.directory = ServingDirectory(configured_pools(config), access_of(config, settings))
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
-        self.metrics.early_answers = lambda: self.gateway.early_answers
+        self.metrics.early_answers = lambda: self.gateway.early.counts
         self.polling = Polling(
             self._on_engine,
             self.snapshot,
@@ -171,6 +172,14 @@ class App:
         ids = {"id": self.gateway.own_id(ticket).decode("ascii")}
         request_id = self.driver.delivery.request_id_of(ticket)
         return ids if request_id is None else {**ids, "request_id": request_id}
+
+    def answered_early(self, ticket: TicketId) -> EarlyAnswer | None:
+        """What was answered under this id without a decision; None if nothing was, or too long ago."""
+        return self.gateway.early.of_ticket(ticket)
+
+    def named_early(self, request_id: str) -> TicketId | None:
+        """The latest request so answered that its client named so."""
+        return self.gateway.early.named(request_id.encode())
 
     def look_up(self, ticket: TicketId) -> TicketView | None:
         """One request as it is now; None if it is over, or was never known."""

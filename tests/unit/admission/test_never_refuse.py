@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from forebay.admission.effects import Dispatch, Evict, Hold, Refuse
+from forebay.admission.effects import Dispatch, Evict, Hold, Refuse, Settle
 from forebay.admission.events import AttemptFailed, Described, DrainStarted, EndpointsChanged, Failure
 from forebay.admission.model import EndpointId, TicketId
 from forebay.admission.outcomes import Outcome
@@ -191,3 +191,16 @@ def test_a_record_of_it_has_no_limit_of_the_wait() -> None:
     assert inf == hold.record.wait_budget_s
     (check,) = [check for check in hold.record.checks if check.name == "predicted_wait"]
     assert (None, True) == (check.limit, check.passed)
+
+
+def test_nobody_is_displaced_for_one_that_its_own_limits_refuse() -> None:
+    """A tenant whose bucket is empty does not push others out on the way to its refusal."""
+    spent = PlanSettings("spent", never_refuse=True, requests_per_s=0.0, requests_capacity=0)
+    settings = settings_for(pool_settings(max_inflight_requests=1, max_queue=1), plans=(spent,))
+    scenario = Scenario(settings=settings)
+    scenario.arrive(1, 0.0)
+    waiting(scenario, 2, class_name="batch")
+    said = scenario.arrive(3, 0.1, class_name="realtime", tenant="acme", plan="spent")
+    assert [Refuse] == [type(effect) for effect in said if not isinstance(effect, Settle)]
+    assert Outcome.RATE_LIMIT_EXCEEDED is scenario.outcome(3)
+    assert {2} == set(scenario.waiting)

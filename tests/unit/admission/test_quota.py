@@ -389,3 +389,28 @@ def test_a_tenant_in_use_keeps_its_account() -> None:
     for number in range(100):
         quota.account(f"tenant-{number}", TEN_A_SECOND, 1.0)
     assert quota.account("old", TEN_A_SECOND, 1.0) is old
+
+
+def test_what_a_time_without_a_limit_leaves_behind_is_no_gift() -> None:
+    """A request from before it gives back what it took, and not more: the next ones get no more than the bucket."""
+    plan = PlanSettings("t", tokens_per_s=0.001, tokens_capacity=1000)
+    account = Account(plan, 0.0)
+    first = booked(account, 0.0, 1000)
+    account.adopt(replace(plan, tokens_per_s=None, tokens_capacity=None), 1.0)
+    free = booked(account, 1.5, 5000)
+    account.adopt(plan, 2.0)
+    assert [TOKENS] == failing(debit(account, 1000), 2.0)
+    first.close(0, 3.0, was_request=True)
+    booked(account, 3.0, 1000)
+    assert [TOKENS] == failing(debit(account, 1000), 4.0)
+    free.close(5000, 4.0, was_request=True)
+    assert tokens_left(account, 4.0) <= 0
+
+
+def test_a_time_without_a_limit_refills_at_the_rate_that_follows() -> None:
+    """An old debt is no reason to refuse somebody long after."""
+    account = Account(TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 100)
+    account.adopt(replace(TEN_A_SECOND, tokens_per_s=None, tokens_capacity=None), 1.0)
+    account.adopt(TEN_A_SECOND, 6.0)
+    assert 60 == tokens_left(account, 6.0)

@@ -11,6 +11,7 @@ from forebay.admission.model import DecisionRecord, EndpointId, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.rule_book import Rule
 from forebay.admission.rules import KEPT_S
+from forebay.admission.settings import PlanSettings
 from tests.unit.admission.build import (
     VLLM,
     Scenario,
@@ -163,6 +164,16 @@ def test_accept_skips_the_bounds_of_the_class_but_not_those_of_the_pool() -> Non
     assert [] == turned_away(one.arrive(3, 0.0, tenant="vip"))
     assert [] == turned_away(one.arrive(4, 0.0, tenant="vip"))
     assert [(5, Outcome.QUEUE_FULL)] == turned_away(one.arrive(5, 0.0, tenant="vip"))
+
+
+def test_accept_does_not_pay_for_a_tenant() -> None:
+    """Whoever is accepted is held to its plan all the same."""
+    vip = rule("vip", ("tenant.name",), always, accepts=True)
+    settings = ruled(vip, names=("tenant.name",))
+    none = PlanSettings("none", requests_per_s=0.0, requests_capacity=0)
+    one = Scenario(settings=replace(settings, plans=(none,)))
+    said = turned_away(one.arrive(1, 0.0, tenant="acme", plan="none"))
+    assert [(1, Outcome.RATE_LIMIT_EXCEEDED)] == said
 
 
 def test_a_rule_about_engines_is_asked_once_for_each_reading() -> None:

@@ -8,6 +8,7 @@ import pytest
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.gate import examine
 from forebay.admission.learning import CONFIDENT
+from forebay.admission.model import Check
 from forebay.admission.settings import ClassOrder, Displace
 from forebay.admission.tickets import Ticket
 from forebay.admission.triage import late_ones, lost_from_s, room_for, waits_in_vain
@@ -209,6 +210,23 @@ def test_a_stream_is_lost_when_its_prompt_takes_longer_than_is_left() -> None:
     assert check is not None
     assert ("own_prefill", 0.5) == (check.name, check.value)
     assert inf == lost_from_s(site.ticket(2, stream=False))
+
+
+def test_an_answer_that_cannot_be_whole_in_time_waits_in_vain() -> None:
+    """Where its client waits for the whole of it, and it will surely be long; a stream is worth its first tokens."""
+
+    def looked_at(patience_s: float, limit: int, *, stream: bool = False) -> Check | None:
+        ticket = filed(
+            learned(Site()), 1, stream=stream, max_output_tokens=limit, patience_until_s=patience_s
+        )
+        return waits_in_vain(ticket, 0.0)
+
+    hopeless = looked_at(1.0, 4000)
+    assert hopeless is not None
+    assert ("whole_answer", 1.0, False) == (hopeless.name, hopeless.limit, hopeless.passed)
+    assert looked_at(1.0, 4000, stream=True) is None
+    assert looked_at(600.0, 4000) is None
+    assert looked_at(1.0, 1) is None
 
 
 def test_a_long_prompt_is_not_held_against_a_request() -> None:

@@ -132,3 +132,20 @@ def test_older_names_hold_for_every_pool_that_does_not_say_itself() -> None:
 def test_older_names_need_pools(data: dict[str, Any]) -> None:
     """Where there is none, or something else, the schema has its say."""
     assert {} == fill_in_pools({"MAX_POOL_GPU_SECONDS": "1"}, data)
+
+
+def test_what_this_version_cannot_do_is_refused() -> None:
+    """Asked to discover endpoints it says that it does not; ignored, somebody would miss engines."""
+    with pytest.raises(
+        ConfigError, match="POOL_DISCOVERY: this version of Forebay does not discover endpoints"
+    ):
+        overrides_from({"POOL_DISCOVERY": "k8s-headless"})
+    assert ([], []) == overrides_from({"POOL_DISCOVERY": ""})
+
+
+def test_a_value_that_nothing_lies_below_is_not_shown() -> None:
+    """It may be a secret."""
+    override = overrides_from({"FOREBAY_ADMIN_TOKEN__X": "1"})[0][0]
+    with pytest.raises(ValueError, match="single value") as told:
+        apply_override(override, {"admin_token": "very-secret"})
+    assert "very" not in str(told.value)

@@ -61,7 +61,7 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         (POOLS + "  max_body: 1MiB\n", ":3:3: pools[0].max_body: unknown key; it belongs to limits (allowed here"),
         (POOLS + "record: x\n", ":3:1: record: this version of Forebay does not have this setting yet; remove it"),
         (POOLS + "  discovery: {dns: x}\n", ":3:3: pools[0].discovery: this version of Forebay does not have this"),
-        (POOLS + "classes: {realtime: {max_stream: 0s}}\n", "classes.realtime.max_stream: found 0, must be more"),
+        (POOLS + "classes: {realtime: {max_stream: 0s}}\n", "classes.realtime.max_stream: found 0s, must be more"),
         (POOLS + "classes: {realtime: {max_stream: long}}\n", "classes.realtime.max_stream: "),
         (POOLS + "  gpus: many\n", ":3:3: pools[0].gpus: found the text 'many', expected a whole number"),
         (POOLS + "  gpus: 1.5\n", "pools[0].gpus: found 1.5, expected a whole number"),

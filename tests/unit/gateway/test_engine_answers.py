@@ -120,3 +120,14 @@ def test_what_is_passed_on_is_worked_out_once_for_each_head() -> None:
     )
     assert passed.request_id == b"r"
     assert engine_answers.passed_head(answer) is passed
+
+
+def test_limits_are_told_once() -> None:
+    """Where our headers tell what is left to a tenant those of an engine behind are dropped; else they pass."""
+    fields = [(b"X-RateLimit-Limit-Requests", b"9999"), (b"x-other", b"1")]
+    head = ResponseHead(200, b"OK", [(name.lower(), value) for name, value in fields], True, 5, False)
+    passed = engine_answers.passed_head(head)
+    assert b"9999" in passed.joined(b"x-forebay-id: a\r\n")
+    ours = passed.joined(b"x-ratelimit-limit-requests: 1\r\n")
+    assert 1 == ours.lower().count(b"x-ratelimit-limit-requests")
+    assert b"x-other: 1\r\n" in ours

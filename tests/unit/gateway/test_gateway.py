@@ -56,7 +56,7 @@ def test_protocol_errors_have_the_apis_shape() -> None:
     error = json.loads(body)["error"]
     assert ("head_too_large", "The head is longer than 65536 bytes.") == (error["code"], error["message"])
     assert (b"content-type", b"application/json") in headers
-    assert desk.gateway.early_answers == {"head_too_large": 1}
+    assert desk.gateway.early.counts == {"head_too_large": 1}
 
 
 def test_nothing_is_configured_yet() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from forebay.admission.model import EndpointId, Mode, TicketId
 from forebay.admission.snapshot import Snapshot, TicketView
+from forebay.gateway.early_answers import EarlyAnswer, EarlyAnswers
+from forebay.gateway.refusals import plain_error
 from forebay.observe.admin import AdminAccess, admin_app
 from forebay.observe.decision_stream import DecisionStream
 from forebay.observe.decisions import RecentDecisions
@@ -42,6 +44,7 @@ class FakeProcess:
         self.outcome = Reload(applied=True, changed=("grace",))
         self.asked: list[tuple[object, ...]] = []
         self.states: dict[TicketId, TicketView] = {}
+        self.early = EarlyAnswers()
 
     def unready_reason(self) -> str | None:
         return self.reason
@@ -60,6 +63,12 @@ class FakeProcess:
 
     def look_up(self, ticket: TicketId) -> TicketView | None:
         return self.states.get(ticket)
+
+    def answered_early(self, ticket: TicketId) -> EarlyAnswer | None:
+        return self.early.of_ticket(ticket)
+
+    def named_early(self, request_id: str) -> TicketId | None:
+        return self.early.named(request_id.encode())
 
     def wall_clock_s(self, at_s: float) -> float:
         return 1_700_000_000.0 + at_s
@@ -86,7 +95,7 @@ async def client(
     """A client of the API, without sockets."""
     stream = DecisionStream(lambda _: lambda: None)
     app = admin_app(process, Metrics(process.snapshot), decisions or RecentDecisions(), stream, access)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://admin") as opened:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as opened:
         yield opened
 
 
@@ -231,7 +240,8 @@ async def test_a_reload_is_asked_for_by_post_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "status"), [(None, 200), ("http://admin", 200), ("https://evil.example", 403), ("null", 403)]
+    ("origin", "status"),
+    [(None, 200), ("http://localhost", 200), ("https://evil.example", 403), ("null", 403)],
 )
 async def test_pages_of_others_cannot_make_a_browser_reload(origin: str | None, status: int) -> None:
     """A page of another origin that an operator looks at reaches this port through the browser."""
@@ -250,3 +260,44 @@ async def test_a_reload_needs_the_credential() -> None:
         headers = {"authorization": "Bearer secret-1"}
         assert 200 == (await api.post("/api/reload", headers=headers)).status_code
     assert 1 == len(process.reloads)
+
+
+async def test_what_was_answered_without_a_decision_can_be_asked_about() -> None:
+    """By either id: what its client was told, and that there was nothing to decide."""
+    process = FakeProcess()
+    process.early.add(
+        TicketId(7), 5.0, plain_error(401, "invalid_api_key", "This key is not known."), b"mine"
+    )
+    async with client(process) as api:
+        by_own = (await api.get("/api/requests/abc-7")).json()
+        assert by_own == (await api.get("/api/requests/mine")).json()
+        assert "ended" == by_own["state"]
+        assert [
+            "It was answered at once with 401 (invalid_api_key), before any decision was needed.",
+            "This key is not known.",
+        ] == by_own["explanation"]["summary"]
+        assert 404 == (await api.get("/api/requests/abc-8")).status_code
+        assert 404 == (await api.get("/api/requests/other")).status_code
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9321", 200),
+        ("127.0.0.1", 200),
+        ("127.0.0.2:9321", 200),
+        ("[::1]:9321", 200),
+        ("evil.example:9321", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("", 403),
+    ],
+)
+async def test_a_page_whose_name_now_points_here_is_kept_out(host: str, status: int) -> None:
+    """Without a credential the API is for who asks for this machine by a name of its own (DNS rebinding)."""
+    async with client(FakeProcess()) as api:
+        assert status == (await api.get("/api/snapshot", headers={"host": host})).status_code
+        assert 200 == (await api.get("/metrics", headers={"host": host})).status_code
+    async with client(FakeProcess(), AdminAccess(on_loopback=True, credential=CREDENTIAL)) as api:
+        headers = {"host": host, "authorization": f"Bearer {CREDENTIAL}"}
+        assert 200 == (await api.get("/api/snapshot", headers=headers)).status_code

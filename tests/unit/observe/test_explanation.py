@@ -223,3 +223,11 @@ def test_shadow_and_bypass_say_that_it_was_let_through() -> None:
     assert "started at once (shadow mode)" in told.summary[0]
     told = explain([record(mode=Mode.BYPASS)], None, None)
     assert "without a decision (bypass mode)" in told.summary[0]
+
+
+def test_a_limit_of_nothing_is_told_as_a_number() -> None:
+    """`max_queue: 0` refuses whatever cannot start: the remedy says what it would have to be."""
+    none = Check("class_queue_requests", 1, 0, False)
+    told = explain([refused(checks=(none,))], settlement(outcome=Outcome.QUEUE_FULL), None)
+    assert ("1", "0") == (told.checks[0].found, told.checks[0].allowed)
+    assert told.would_admit[0].endswith("its `max_queue` being 1.")
