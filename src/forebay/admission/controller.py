@@ -222,11 +222,12 @@ class Controller:
             for fault in restore_pool(pool, learned[name], now)
         ]
 
-    def exhausted(self, tenant: str, now: float) -> Exhausted | None:
+    def exhausted(self, tenant: str, plan: str, now: float) -> Exhausted | None:
         """What a tenant has used up, so that its request need not be read; None if it may ask. Changes nothing."""
         if not self._unenforced.enforces_all():
             return None  # then it depends on what it asks for
-        return self._life.quota.exhausted(tenant, max(now, self._now))
+        known = self._reception.plan(plan)
+        return None if known is None else self._life.quota.exhausted(tenant, known, max(now, self._now))
 
     def verify(self) -> None:
         """Check that the books balance. Raises: InvariantError. For tests, dumps and the simulator."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from forebay.admission import cost
+from forebay.admission.answers import learn_from_answer, output_at_end, own_prefill_s, tokens_of_events
 from forebay.admission.billing import close_debit
 from forebay.admission.body_changes import body_change
 from forebay.admission.deadlines import file_waiter
@@ -31,6 +32,7 @@ from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticke
 
 LONGEST_LINGER_S: Final = 600.0
 _COMPLETED: Final = Outcome.COMPLETED
+_GONE: Final = Outcome.CLIENT_GONE
 _REJECTED: Final = Outcome.ENGINE_REJECTED
 _ENFORCE: Final = Mode.ENFORCE
 _SHADOW: Final = Mode.SHADOW
@@ -169,15 +171,10 @@ class Lifecycle:
         ticket.first_token_s = ticket.last_byte_s = now
         endpoint.prefilled(ticket, now)
         if ticket.demand.stream:
-            took_s = now - ticket.dispatched_s - self._own_prefill_s(ticket, endpoint)
+            took_s = now - ticket.dispatched_s - own_prefill_s(ticket, endpoint)
             endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
             self._credit(ticket, ticket.cost.prefill_us)
         endpoint.show_life(now)
-
-    @staticmethod
-    def _own_prefill_s(ticket: Ticket, endpoint: Endpoint) -> float:
-        """What its own prompt takes there: a long one is not late for that."""
-        return ticket.cost.prefill_us / (MICRO * endpoint.meter.speed)
 
     def progress(self, ticket: Ticket, output_events: int, now: float) -> None:
         """Tokens came."""
@@ -201,10 +198,9 @@ class Lifecycle:
             self._reject(ticket, now)
             return
         demand = ticket.demand
-        output = usage.output_tokens if usage is not None else tokens_of_events(ticket)
         completed = outcome is _COMPLETED
-        if usage is None and not output and completed:
-            output = ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
+        unseen = ticket.endpoint if outcome is _GONE and ticket.first_token_s is None else None
+        output = output_at_end(ticket, usage, now, completed=completed, unseen=unseen)
         prompt, cached = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
         if usage is not None:
             prompt, cached = usage.prompt_tokens, ticket.pool.pricing.cached_at_end(usage, cached)
@@ -227,23 +223,13 @@ class Lifecycle:
         if ticket.first_token_s is not None:
             counted = usage is not None or ticket.output_events > 0
             ticket.pool.learn_end(ticket, usage, output if counted else 0, now, whole=completed)
-        if completed:
-            endpoint = ticket.endpoint
-            if endpoint is not None:
-                endpoint.show_life(now)
-                endpoint.rejections_in_row = 0
-                endpoint.sources.ended(None if usage is None else output, ticket.output_events)
-                if not demand.stream:
-                    if endpoint.whole_answers.counts:
-                        endpoint.whole_answers.answered(ticket, usage, now, goes_on=endpoint.goes_on)
-                    # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
-                    decoding_s = ticket.settings.tpot_s * (output / demand.samples)
-                    own_s = decoding_s + self._own_prefill_s(ticket, endpoint)
-                    took_s = now - ticket.dispatched_s - own_s
-                    endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
+        if completed and ticket.endpoint is not None:
+            learn_from_answer(ticket, ticket.endpoint, usage, output, now)
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
         self._move(ticket, RUNNING, ENDED)
         charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us
+        if unseen is not None:
+            charged_us = min(true_us, int((now - ticket.dispatched_s) * MICRO * unseen.meter.speed))
         ticket.pool.queue.settle(ticket, charged_us)
         self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
 
@@ -477,12 +463,6 @@ class Lifecycle:
                 )
             )
         )
-
-
-def tokens_of_events(ticket: Ticket) -> int:
-    """Output tokens by the events that came: those of one engine hold about as many tokens each."""
-    events, endpoint = ticket.output_events, ticket.endpoint
-    return events if endpoint is None else int(events * endpoint.sources.pace.tokens_per_event)
 
 
 def _checks_of(ticket: Ticket, action: str, verdict: Verdict) -> tuple[Check, ...]:

@@ -31,6 +31,11 @@ class Promise:
         self._by_s = 0.0
         self._until_s = 0.0
 
+    @property
+    def holder(self) -> int:
+        """Who has it, or had it last."""
+        return self._key
+
     def left_for_it(self, key: int, per_s: float, now: float) -> int:
         """What a request must leave, in millionths; nothing if the promise is its own, or there is none."""
         if now >= self._until_s or key == self._key:

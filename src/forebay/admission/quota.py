@@ -335,12 +335,15 @@ class Quota:
         self._refusals += 1
         return spread_s(wait_s, self._refusals)
 
-    def exhausted(self, tenant: str, now: float) -> Exhausted | None:
-        """What a tenant has used up whatever it asks for; None if it may ask. Changes nothing but the time."""
+    def exhausted(self, tenant: str, plan: PlanSettings, now: float) -> Exhausted | None:
+        """What a tenant has used up whatever it asks for; None if it may ask. Takes nothing."""
         account = self._accounts.get(tenant)
-        if account is None:
+        if account is None or not plan.limits:
             return None
-        least = Debit(account, tokens=0, input_tokens=0, gpu_us=0)
+        if account.plan is not plan:
+            account.adopt(plan, now)
+        # It may be the one for which a place is kept.
+        least = Debit(account, tokens=0, input_tokens=0, gpu_us=0, key=account.promise.holder)
         wait_s = least.wait_s(now)
         failed = [check.name for check in least.checks(now) if not check.passed]
         if not failed or wait_s == inf:

@@ -17,7 +17,7 @@ from forebay.admission.model_names import asked_at
 from forebay.admission.pools import Pool
 from forebay.admission.quota import Quota
 from forebay.admission.rules import Rules, Ruling
-from forebay.admission.settings import Retries, Settings
+from forebay.admission.settings import PlanSettings, Retries, Settings
 from forebay.admission.snapshot import RuleView
 from forebay.admission.tickets import Ticket
 
@@ -48,6 +48,10 @@ class Reception:
         """An engine of this pool was read."""
         if self._rules is not None and pool is not None:
             self._rules.sampled(pool, event.endpoint, event.sample)
+
+    def plan(self, name: str) -> PlanSettings | None:
+        """The plan of this name; None if there is none."""
+        return self._plans.get(name)
 
     def rule_views(self) -> tuple[RuleView, ...]:
         """For the snapshot."""

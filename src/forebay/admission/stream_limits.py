@@ -16,8 +16,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from forebay.admission.answers import tokens_of_events
 from forebay.admission.endpoints import Endpoint
-from forebay.admission.lifecycle import Lifecycle, tokens_of_events
+from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, Mode
 from forebay.admission.outcomes import Outcome
 from forebay.admission.pools import Pool

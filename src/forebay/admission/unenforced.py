@@ -104,6 +104,7 @@ class Unenforced:
             return False
         if mode is _BYPASS:
             verdict = Verdict(decided_by=BYPASSED)
+            ticket.debit = None  # what nobody limits is nothing to owe once limits are back
         else:
             verdict = judge(ticket, self._life.ledger, self._life.settings, now)
         endpoint = verdict.endpoint or place_anyway(ticket, ticket.pool.endpoints.values(), now)

@@ -11,20 +11,15 @@ from __future__ import annotations
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import MICRO
+from forebay.admission.settings import SpeedLaw
+from forebay.admission.tickets import Ticket
 
 
 def advance_unstreamed(endpoint: Endpoint, now: float) -> None:
     """Tell the forecast. Call it with each reading of the engine."""
-    learner, profile = endpoint.learner, endpoint.pool_settings.law
     if not endpoint.running:
         return
-    sequences, kv_tokens, step_s = float(len(endpoint.running)), endpoint.forecast.held_tokens, 0.0
-    if learner.is_trusted:
-        step_s = learner.step_s(prefill_tokens=0.0, sequences=sequences, kv_tokens=kv_tokens, attention=0.0)
-        step_s /= endpoint.sources.pace.tokens_per_step
-    elif profile is not None:
-        step_s = profile.c0_s + profile.c2_s * sequences + profile.c3_s * kv_tokens
-        step_s /= endpoint.meter.speed
+    step_s = _token_s(endpoint, endpoint.pool_settings.law)
     if step_s <= 0.0:
         return
     for ticket in endpoint.running.values():
@@ -35,3 +30,28 @@ def advance_unstreamed(endpoint: Endpoint, now: float) -> None:
         if decoding_s > step_s:
             endpoint.forecast.advance(demand.ticket, int(min(decoding_s / step_s, price.cap - 1)))
     endpoint.forecast.refresh(now)
+
+
+def generated_by_clock(ticket: Ticket, endpoint: Endpoint, now: float) -> int:
+    """Output tokens of all samples that an answer has made by now: what one owes that nobody waited for.
+
+    Here the pool's law may be a guess: to charge nothing would be a worse one.
+    """
+    step_s = _token_s(endpoint, ticket.pool.pricing.law)
+    price, demand = ticket.price, ticket.demand
+    decoding_s = now - ticket.dispatched_s - price.cost.prefill_us / (MICRO * endpoint.meter.speed)
+    if not demand.generates or step_s <= 0.0 or decoding_s <= 0.0:
+        return 0
+    return int(min(decoding_s / step_s, price.cap)) * demand.samples
+
+
+def _token_s(endpoint: Endpoint, law: SpeedLaw | None) -> float:
+    """Seconds per token of each answer there: by its own law once that is trusted, else by this one; 0 without any."""
+    sequences, kv_tokens = float(len(endpoint.running)), endpoint.forecast.held_tokens
+    learner = endpoint.learner
+    if learner.is_trusted:
+        step_s = learner.step_s(prefill_tokens=0.0, sequences=sequences, kv_tokens=kv_tokens, attention=0.0)
+        return step_s / endpoint.sources.pace.tokens_per_step
+    if law is None:
+        return 0.0
+    return (law.c0_s + law.c2_s * sequences + law.c3_s * kv_tokens) / endpoint.meter.speed

@@ -70,6 +70,8 @@ class Reading:
     """The facts that it names, in order of appearance, each once."""
     kind: str
     """The type of its value, `any` where that cannot be told."""
+    patterns: tuple[str, ...] = ()
+    """What `matches` compares with, as it is written, quotation marks and all."""
 
 
 def read_expression(source: str, kinds: Mapping[str, str], key_of: Mapping[str, str]) -> Reading:
@@ -93,7 +95,7 @@ def read_expression(source: str, kinds: Mapping[str, str], key_of: Mapping[str, 
         text += source[done:start] + key_of[name]
         done = end
     names = tuple(dict.fromkeys(name for _, _, name in reader.found))
-    return Reading(text + source[done:], names, kind)
+    return Reading(text + source[done:], names, kind, tuple(reader.patterns))
 
 
 class _Reader:
@@ -102,6 +104,7 @@ class _Reader:
     def __init__(self, source: str, kinds: Mapping[str, str]) -> None:
         self.found: list[tuple[int, int, str]] = []
         """Start, end and name of each fact."""
+        self.patterns: list[str] = []
         self._kinds = kinds
         self._roots = {name.partition(".")[0] for name in kinds if "." in name}
         self._tokens = _tokens(source)
@@ -295,9 +298,12 @@ class _Reader:
             return self._macro(name, receiver)
         if name == "has":
             raise self._wrong("has() is not needed: every name always has a value, or the rule has an error")
+        begin = self._at
         kinds = self._arguments(")")
         if receiver is not None:
             kinds.insert(0, receiver)
+        if name == "matches":
+            self._note_pattern(begin)
         if name == "size" and len(kinds) == 1:
             if kinds[0] in (*_NUMBERS, "bool"):
                 raise self._wrong(f"{_named(kinds[0])} has no size")
@@ -313,6 +319,16 @@ class _Reader:
         guess = difflib.get_close_matches(name, _FUNCTIONS, n=1, cutoff=0.6)
         hint = f"did you mean {guess[0]}?" if guess else f"there are {', '.join(_FUNCTIONS)}"
         raise self._wrong(f"there is no function {name}(); {hint}")
+
+    def _note_pattern(self, begin: int) -> None:
+        """The last argument of the call that has just ended: a text that is written out, so that it can be tried."""
+        last = self._at - 2
+        group, text, start, _ = self._tokens[last]
+        if group != "string" or (last > begin and self._tokens[last - 1][1] != ","):
+            raise self._wrong(
+                "the pattern of matches() must be written out, so that it can be checked", at=start
+            )
+        self.patterns.append(text)
 
     def _macro(self, name: str, receiver: str) -> str:
         variable = self._word()

@@ -92,11 +92,18 @@ def problems_from(error: ValidationError, document: Document) -> list[ConfigProb
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 
+def _may_be_secret(path: KeyPath) -> bool:
+    """True of secret keys, and of all that stands where a tenant's keys are by mistake."""
+    if not _SECRET_KEYS.isdisjoint(path):
+        return True
+    return path[:1] == ("tenants",) and path[-1] not in ("plan", "name")
+
+
 def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> str:
     """One finding as a sentence."""
     kind: str = finding["type"]
     context: Mapping[str, Any] = finding.get("ctx", {})
-    found = "a value" if not _SECRET_KEYS.isdisjoint(path) else _shown(finding["input"])
+    found = "a value" if _may_be_secret(path) else _shown(finding["input"])
     if kind == "extra_forbidden":
         return _unknown_key(path)
     if kind == "missing":

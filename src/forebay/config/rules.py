@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.admission.facts import ENGINE_FACTS, REQUEST_FACTS, key_of
@@ -36,6 +38,12 @@ KINDS: Final = {
 _KEYS: Final = {name: key_of(name) for name in KINDS}
 _OF_REQUESTS: Final = frozenset(fact.name for fact in REQUEST_FACTS)
 _OF_ENDPOINTS: Final = frozenset(fact.name for fact in ENGINE_FACTS if fact.of_endpoint)
+
+
+_TRIED_WITH: Final = "a-name of some_length/as models and tenants have-70b-instruct.2026"
+SLOWEST_PATTERN_S: Final = 0.001
+"""A pattern is compiled anew at each evaluation, and every request waits for that: a usual one takes 30 µs, one with
+classes of all letters and large counts a hundred times as long."""
 
 
 class _Expression:
@@ -145,7 +153,31 @@ def _compiled(source: str) -> tuple[Reading, Program]:
         program = compile_expression(reading.text)
     except ValueError as error:
         raise ExpressionError(_first_line(str(error))) from None
+    for pattern in reading.patterns:
+        _try_pattern(pattern)
     return reading, program
+
+
+def _try_pattern(pattern: str) -> None:
+    """Match something with it. Raises: ExpressionError if it is no pattern, or one that takes too long."""
+    from cel import Context
+    from cel import compile as compile_expression
+
+    took_s = inf
+    try:
+        program = compile_expression(f"tried.matches({pattern})")
+        context = Context({"tried": _TRIED_WITH})
+        for _ in range(3):
+            began_s = time.perf_counter()
+            program.execute(context)
+            took_s = min(took_s, time.perf_counter() - began_s)
+    except Exception as error:  # noqa: BLE001 - the library raises many kinds
+        raise ExpressionError(f"matches({pattern:.80}): {_first_line(str(error))}") from None
+    if took_s > SLOWEST_PATTERN_S:
+        raise ExpressionError(
+            f"matches({pattern:.80}) takes {took_s * 1000:.1f} ms, and every request would wait for it; write [a-z0-9] "
+            "for \\w, smaller counts, no (?i), or use startsWith, endsWith and contains"
+        )
 
 
 def _first_line(said: str) -> str:

@@ -24,6 +24,9 @@ __all__ = ["CREDENTIALS", "NOBODY", "Access", "Denied", "Plan", "Tenant", "neare
 CREDENTIALS: Final = (b"authorization", b"x-api-key")
 """Headers that carry a key."""
 _TENANT: Final = b"x-forebay-tenant"
+_TWO_TENANTS: Final = (
+    "x-forebay-tenant is there more than once. Proxies must replace what clients send, not add to it."
+)
 _NO_KEY: Final = "An API key is needed here: send it as 'Authorization: Bearer KEY'."
 
 
@@ -138,9 +141,12 @@ class Access:
         if not self._asks:
             return NOBODY
         if self._trusted:
-            for name, value in headers:
-                if name == _TENANT and value and self._trusts(address):
-                    return self._named(value)
+            named = [value for name, value in headers if name == _TENANT and value]
+            if named and self._trusts(address):
+                if len(named) > 1:
+                    # One of them may be its client's own, and which one that is depends on the proxy.
+                    raise Denied(plain_error(400, "invalid_request", _TWO_TENANTS, "x-forebay-tenant"))
+                return self._named(named[0])
         found = self._by_key(headers) if self._keys else None
         if found is None:
             found = self._anonymous

@@ -63,7 +63,7 @@ class Core(Protocol):
     def feed(self, event: Event) -> None:
         """Something happened. Effects may be carried out before this returns."""
 
-    def exhausted(self, tenant: str) -> Exhausted | None:
+    def exhausted(self, tenant: str, plan: str) -> Exhausted | None:
         """What a tenant has used up, so that its request need not be read; None if it may ask."""
 
 

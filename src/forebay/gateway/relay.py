@@ -169,7 +169,8 @@ class Relay:
     def _exhausted(self) -> Exhausted | None:
         """What the tenant has used up, so that its body need not be read."""
         tenant = self._claims.tenant
-        return None if tenant.plan is None else self._desk.core.exhausted(tenant.name)
+        plan = tenant.plan
+        return None if plan is None else self._desk.core.exhausted(tenant.name, plan.name)
 
     def _reserve(self, piece_bytes: int) -> bool:
         """Room is taken for what has come, not for what was announced: announcing costs a client nothing."""

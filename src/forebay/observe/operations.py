@@ -66,7 +66,7 @@ class _ModeBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _DrainBody(msgspec.Struct, forbid_unknown_fields=True):
-    endpoint: str | None = None
+    endpoint: str | msgspec.UnsetType = msgspec.UNSET
     undo: bool = False
 
 
@@ -110,7 +110,7 @@ class Operations:
         """The whole process, or one endpoint of it."""
         try:
             body = await _body(request, _DrainBody)
-            if body.endpoint is not None:
+            if body.endpoint is not msgspec.UNSET:
                 return self._drain_endpoint(body.endpoint, out=not body.undo)
         except _Unfit as unfit:
             return json_answer({"error": str(unfit)}, 400)

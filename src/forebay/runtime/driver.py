@@ -110,9 +110,11 @@ class Driver:
         """One request as it is now; None if it is over, or the core has failed."""
         return None if self.broken is not None else self._controller.look_up(ticket, self.now())
 
-    def exhausted(self, tenant: str) -> Exhausted | None:
+    def exhausted(self, tenant: str, plan: str) -> Exhausted | None:
         """What a tenant has used up, if that is clear before its request was read."""
-        return None if self.broken is not None else self._controller.exhausted(tenant, self._read_clock())
+        return (
+            None if self.broken is not None else self._controller.exhausted(tenant, plan, self._read_clock())
+        )
 
     def export_learned(self) -> dict[str, object]:
         """What the core has learned of the engines; empty once it has failed."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.admission.effects import Dispatch, Hold, Refuse
-from forebay.admission.events import AttemptFailed, Ended, Failure, ModeChanged
+from forebay.admission.events import AttemptFailed, ClientLeft, Ended, Failure, ModeChanged
 from forebay.admission.model import EndpointId, Mode, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.admission.quota import Account
@@ -196,13 +196,13 @@ def test_weight_of_the_plan_is_that_of_its_tenants() -> None:
 def test_what_is_used_up_is_known_before_a_request_comes() -> None:
     """But where not everything is enforced it may ask: what it asks for may be let through."""
     scenario = site(replace(PLAN, max_inflight=1))
-    assert scenario.controller.exhausted("acme", 0.0) is None
+    assert scenario.controller.exhausted("acme", PLAN.name, 0.0) is None
     arrive(scenario, 1)
-    found = scenario.controller.exhausted("acme", 0.0)
+    found = scenario.controller.exhausted("acme", PLAN.name, 0.0)
     assert found is not None
     assert "quota_inflight_requests" == found.check
     scenario.tell(ModeChanged(Mode.SHADOW, class_name="batch"), 0.0)
-    assert scenario.controller.exhausted("acme", 0.0) is None
+    assert scenario.controller.exhausted("acme", PLAN.name, 0.0) is None
 
 
 def test_in_shadow_what_would_have_been_refused_costs_nothing() -> None:
@@ -218,3 +218,17 @@ def test_in_shadow_what_would_have_been_refused_costs_nothing() -> None:
     scenario.first_token(2, 0.0)
     end(scenario, 2, Outcome.COMPLETED, Usage(100, 5))
     assert (ESTIMATE, 1, 1) == used(scenario)
+
+
+def test_an_answer_that_nobody_waited_for_is_paid_for_by_the_clock() -> None:
+    """Unstreamed, so that nobody saw its tokens: else asking, and leaving just before the end, would be free.
+
+    100 prompt tokens take 10 ms, and each token 10 ms.
+    """
+    scenario = site()
+    arrive(scenario, 1, stream=False)
+    scenario.tell(ClientLeft(TicketId(1)), 0.51)
+    assert (150, 1, 0) == used(scenario, 0.51)
+    arrive(scenario, 2, now=0.51, stream=False)
+    scenario.tell(ClientLeft(TicketId(2)), 0.515)
+    assert (250, 2, 0) == used(scenario, 0.515)

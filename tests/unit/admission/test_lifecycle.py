@@ -423,15 +423,31 @@ def test_what_an_engine_rejects_is_no_service() -> None:
     assert not endpoint.only_rejects
 
 
-@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group in (Group.FAILED, Group.LEFT)])
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.group is Group.FAILED])
 def test_what_never_gave_a_token_is_not_charged(outcome: Outcome) -> None:
-    """A request that failed or was left before its first token costs its owner nothing."""
+    """A request that failed before its first token costs its owner nothing."""
     site = Site()
     ticket = site.running(1)
     site.effects()
     finish(site, ticket, 2.0, outcome)
     settlement = site.settlement()
     assert (0.0, None, "a") == (settlement.charged_gpu_s, settlement.ttft_s, settlement.endpoint)
+
+
+@pytest.mark.parametrize(
+    ("stream", "left_s", "charged_s"), [(True, 2.0, 0.01), (True, 0.004, 0.004), (False, 0.51, 0.51)]
+)
+def test_who_leaves_before_the_first_token_is_charged_for_what_was_done(
+    stream: bool, left_s: float, charged_s: float
+) -> None:
+    """The prompt, as far as there was time for it, and of an answer that is not streamed what was made by then."""
+    site = Site()
+    ticket = site.running(1, stream=stream)
+    site.effects()
+    finish(site, ticket, left_s, Outcome.CLIENT_GONE)
+    settlement = site.settlement()
+    assert pytest.approx(charged_s, rel=0.02) == settlement.charged_gpu_s
+    assert settlement.ttft_s is None
 
 
 @pytest.mark.parametrize(

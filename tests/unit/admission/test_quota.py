@@ -276,19 +276,42 @@ def test_the_record_shows_value_and_limit() -> None:
 def test_what_is_used_up_is_told_without_a_request() -> None:
     """Whatever would be asked for; of a tenant that is not known, or to whom nothing is ever given, nothing is said."""
     quota = Quota()
-    assert quota.exhausted("acme", 0.0) is None
+    assert quota.exhausted("acme", EVERYTHING, 0.0) is None
     account = quota.account("acme", EVERYTHING, 0.0)
     booked(account, 0.0, 99)
-    assert quota.exhausted("acme", 0.0) is None
+    assert quota.exhausted("acme", EVERYTHING, 0.0) is None
     booked(account, 0.0, 1)
-    found = quota.exhausted("acme", 0.0)
+    found = quota.exhausted("acme", EVERYTHING, 0.0)
     assert found is not None
     assert found.quota is not None
     assert (TOKENS, 0) == (found.check, found.quota.tokens_left)
     assert 1.0 == pytest.approx(found.wait_s, abs=0.01)
     assert 1.0 <= found.retry_after_s <= 1.31
-    quota.account("none", PlanSettings("0", max_inflight=0), 0.0)
-    assert quota.exhausted("none", 0.0) is None
+    none = PlanSettings("0", max_inflight=0)
+    quota.account("none", none, 0.0)
+    assert quota.exhausted("none", none, 0.0) is None
+
+
+def test_what_is_used_up_is_told_by_the_plan_that_a_tenant_has_now() -> None:
+    """A reload may have given it another one, or one without limits, since its last request."""
+    quota = Quota()
+    booked(quota.account("acme", TWO_A_MINUTE, 0.0), 0.0)
+    booked(quota.account("acme", TWO_A_MINUTE, 0.0), 0.0)
+    assert quota.exhausted("acme", TWO_A_MINUTE, 0.0) is not None
+    assert quota.exhausted("acme", PlanSettings("free"), 0.0) is None
+    assert quota.exhausted("acme", TEN_A_SECOND, 0.0) is None
+
+
+def test_a_kept_place_is_not_kept_from_its_holder() -> None:
+    """Before its body is read nobody knows whether a request is the one that has the promise: it may be."""
+    quota = Quota()
+    account = quota.account("acme", TEN_A_SECOND, 0.0)
+    booked(account, 0.0, 60)
+    large = Debit(account, tokens=100, input_tokens=1, gpu_us=1, key=7)
+    wait_s = large.wait_s(0.0)
+    told_s = quota.retry_after_s(large, wait_s, 0.0)
+    assert told_s is not None
+    assert quota.exhausted("acme", TEN_A_SECOND, told_s + 0.1) is None
 
 
 # The promise

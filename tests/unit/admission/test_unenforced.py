@@ -19,7 +19,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.model import DecisionRecord, EndpointId, Mode, TicketId
 from forebay.admission.outcomes import Outcome
-from forebay.admission.settings import Settings
+from forebay.admission.settings import PlanSettings, Settings
 from forebay.admission.unenforced import BYPASSED, EXPECTED_WAIT, LET_GO_AT_ONCE
 from tests.unit.admission.build import (
     Scenario,
@@ -106,6 +106,18 @@ def test_bypass_asks_nothing() -> None:
         record.action, record.outcome, record.decided_by, record.checks, record.mode,
     )  # fmt: skip
     assert 2 == scenario.endpoint_view().running_requests
+    scenario.close()
+
+
+def test_bypass_leaves_no_debt() -> None:
+    """What nobody limits is not owed once limits are back."""
+    plan = PlanSettings("p", requests_per_s=0.001, requests_capacity=1)
+    scenario = Scenario(settings=replace(in_mode(Mode.BYPASS), plans=(plan,)))
+    for number in range(1, 6):
+        scenario.arrive(number, 0.0, tenant="acme", plan="p")
+    scenario.tell(ModeChanged(Mode.ENFORCE), 0.1)
+    assert [] == turned_away(scenario.arrive(6, 0.2, tenant="acme", plan="p"))
+    assert [(7, Outcome.RATE_LIMIT_EXCEEDED)] == turned_away(scenario.arrive(7, 0.2, tenant="acme", plan="p"))
     scenario.close()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -89,7 +90,6 @@ def test_a_condition_is_evaluated_over_the_values_it_names(tmp_path: Path) -> No
         ("dyn(running_seq_count)", {"running_seq_count": 5}),
         ("{'a': 1}.b == 1", {}),
         ("[1][5] == 1", {}),
-        ("request.model.matches('(')", {"request__model": "a"}),
         ("timestamp('x') > timestamp('2020-01-01T00:00:00Z')", {}),
     ],
 )
@@ -204,6 +204,30 @@ def pools_problems(tmp_path: Path, *pools: str) -> list[str]:
     except ConfigError as error:
         return [str(problem).removeprefix(str(path)).split(": ", 1)[1] for problem in error.problems]
     return []
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("request.model.matches('(')", "matches('('): "),
+        (r"request.model.matches('(?i)\\b\\w{1,100}-\\w{1,100}\\b')", "and every request would wait for it"),
+        ("request.model.matches('(((a{100}){100}){100})')", "matches('(((a{100}){100}){100})'"),
+        ("request.model.matches(class)", "the pattern of matches() must be written out"),
+        ("request.model.matches('a' + class)", "the pattern of matches() must be written out"),
+        ("true || request.model.matches('(')", "matches('('): "),
+    ],
+)
+def test_patterns_are_tried_before_requests_wait_for_them(tmp_path: Path, when: str, said: str) -> None:
+    """One that is broken or dear is found when the configuration is read, wherever it stands."""
+    (found,) = problems(tmp_path, f"  - {{name: r, when: {json.dumps(when)}, then: {{accept: true}}}}\n")
+    assert said in found
+
+
+def test_usual_patterns_are_taken(tmp_path: Path) -> None:
+    """Letters, digits and small counts."""
+    for pattern in ("^llama-.*-instruct$", "[a-z0-9-]+", "ft-[0-9]{1,4}"):
+        holds, _ = one(tmp_path, f"request.model.matches('{pattern}')", "{accept: true}")
+        assert holds is not None
 
 
 def test_fallbacks_lead_to_pools_and_not_in_circles(tmp_path: Path) -> None:

@@ -98,3 +98,13 @@ def test_what_has_no_effect_is_told() -> None:
     ]
     assert [("plans", "p"), ("tenants", 0), ("anonymous",)] == paths
     assert [] == find_doubts(config(tenants=[{"name": "x"}], trusted_proxies=["10.0.0.0/8"]))
+
+
+@pytest.mark.parametrize(
+    "written", ["[sk-secret]", "sk-secret", "{sk-secret: x}", "[{name: a, key: sk-secret}]"]
+)
+def test_what_stands_where_keys_belong_is_not_shown(tmp_path: Path, written: str) -> None:
+    """A key in the wrong place is a mistake, and no reason to print it."""
+    told = problems(tmp_path, f"tenants: {written}\n")
+    assert "tenants" in told
+    assert "sk-secret" not in told

@@ -219,7 +219,7 @@ class ScriptedCore:
         assert ticket not in self.listeners
         self.listeners[ticket] = listener
 
-    def exhausted(self, tenant: str) -> Exhausted | None:
+    def exhausted(self, tenant: str, plan: str) -> Exhausted | None:
         return self.used_up.get(tenant)
 
     def feed(self, event: Event) -> None:

@@ -162,3 +162,16 @@ def test_a_plan_may_ask_for_a_limit_and_names_its_models() -> None:
             FREE.check(Ask(model, stream=False, prompt_bytes=1, max_output_tokens=5))
         assert (403, "model_not_allowed") == (denied.value.answer.status, denied.value.answer.code)
         assert b"small-*" in denied.value.answer.body
+
+
+def test_a_tenant_named_twice_is_nobody() -> None:
+    """A proxy that adds its header behind its client's own would let the client choose: neither is believed."""
+    proxied = access(trusted=("10.0.0.0/8",))
+    headers = [(b"x-forebay-tenant", b"acme"), (b"x-forebay-tenant", b"big")]
+    with pytest.raises(Denied) as caught:
+        proxied.identify(headers, "10.0.0.1")
+    assert 400 == caught.value.answer.status
+    assert b"acme" not in caught.value.answer.body
+    with pytest.raises(Denied) as caught:
+        proxied.identify(headers, "192.0.2.1")  # from elsewhere they say nothing, as ever
+    assert 401 == caught.value.answer.status

@@ -101,6 +101,7 @@ async def test_the_process_is_drained() -> None:
         {"endpoint": ""},
         {"undo": True},
         {"endpoint": 7},
+        {"endpoint": None},
     ],
 )
 async def test_a_drain_that_cannot_be_meant_drains_nothing(body: dict[str, Any]) -> None:

@@ -1,0 +1,58 @@
+"""What an answer came to, and what its end teaches about its endpoint.
+
+For: `lifecycle`, which ends requests. Where an engine tells no counts, events stand for tokens, and of an answer that
+is not streamed and that nobody waited for, the clock.
+"""
+
+from __future__ import annotations
+
+from forebay.admission.endpoints import Endpoint
+from forebay.admission.model import MICRO, Usage
+from forebay.admission.tickets import Ticket
+from forebay.admission.unstreamed import generated_by_clock
+
+
+def tokens_of_events(ticket: Ticket) -> int:
+    """Output tokens by the events that came: those of one engine hold about as many tokens each."""
+    events, endpoint = ticket.output_events, ticket.endpoint
+    return events if endpoint is None else int(events * endpoint.sources.pace.tokens_per_event)
+
+
+def own_prefill_s(ticket: Ticket, endpoint: Endpoint) -> float:
+    """What its own prompt takes there: a long one is not late for that."""
+    return ticket.cost.prefill_us / (MICRO * endpoint.meter.speed)
+
+
+def output_at_end(
+    ticket: Ticket, usage: Usage | None, now: float, *, completed: bool, unseen: Endpoint | None
+) -> int:
+    """Output tokens of all samples when a request is over.
+
+    Args:
+        unseen: where it ran, if its client left before it saw anything.
+    """
+    if usage is not None:
+        return usage.output_tokens
+    if unseen is not None and not ticket.demand.stream:
+        return generated_by_clock(ticket, unseen, now)  # it was worked on all the same
+    output = tokens_of_events(ticket)
+    if not output and completed:
+        return ticket.cost.output_tokens  # nobody counted: no evidence that it was other than expected
+    return output
+
+
+def learn_from_answer(
+    ticket: Ticket, endpoint: Endpoint, usage: Usage | None, output: int, now: float
+) -> None:
+    """A whole answer came: what it says of its endpoint."""
+    demand = ticket.demand
+    endpoint.show_life(now)
+    endpoint.rejections_in_row = 0
+    endpoint.sources.ended(None if usage is None else output, ticket.output_events)
+    if demand.stream:
+        return
+    if endpoint.whole_answers.counts:
+        endpoint.whole_answers.answered(ticket, usage, now, goes_on=endpoint.goes_on)
+    # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
+    own_s = ticket.settings.tpot_s * (output / demand.samples) + own_prefill_s(ticket, endpoint)
+    endpoint.limit.first_token(now - ticket.dispatched_s - own_s, in_flight=len(endpoint.running))
