@@ -430,7 +430,7 @@ def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
     assert kept == ([] if pool.reserved is None else [pool.reserved])
     for endpoint in kept:
         (ticket,) = [ticket for ticket in waiting if ticket.demand.ticket == endpoint.reserved_for]
-        if bench.has_filled and pool.has_place():
+        if bench.has_filled and pool.has_place(bench.now):
             is_shut = pool.ceilings is not None and pool.ceilings.is_shut(ticket.rank, bench.now)
             assert is_shut or not endpoint.has_room(ticket, bench.now), (
                 "an endpoint is kept for one who could start"
@@ -447,7 +447,7 @@ def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) ->
     that, and hold up nobody else.
     """
     waiting = [ticket for ticket in waiting if not _is_shut(ticket, pool, bench)]
-    if not pool.has_place():
+    if not pool.has_place(bench.now):
         return
     by_events = pool.settings.target_utilization is None
     looked_at = [

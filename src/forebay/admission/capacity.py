@@ -34,11 +34,15 @@ through a bucket of 0.25 s of R. With D at most 0.8·T that fifth still keeps T.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from forebay.admission.model import EngineSample
 from forebay.admission.settings import SpeedLaw
+
+if TYPE_CHECKING:
+    from forebay.admission.tickets import Ticket
 
 FIRST_LIMIT: Final = 8
 HIGHEST_LIMIT: Final = 4096
@@ -287,3 +291,13 @@ class PrefillPacer:
         if now > self._at_s and level < self.depth_tokens:
             level = min(level + (now - self._at_s) * self.rate_tokens_per_s, self.depth_tokens)
         return level
+
+
+def tightest_tpot_s(running: Iterable[Ticket]) -> float:
+    """The tightest TPOT objective of those of them that are streams and are decoding; infinite if there is none."""
+    tightest = inf
+    for ticket in running:
+        tpot_s = ticket.settings.tpot_s
+        if tpot_s < tightest and ticket.demand.stream and ticket.first_token_s is not None:
+            tightest = tpot_s
+    return tightest

@@ -46,6 +46,7 @@ from forebay.admission.events import (
 from forebay.admission.fallback import Fallback
 from forebay.admission.filling import fill
 from forebay.admission.gate import Verdict, examine, rests_on_prediction, wait_budget_s
+from forebay.admission.groups import Groups
 from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.keeping import export_pool, restore_pool
 from forebay.admission.ledger import PoolBooks
@@ -96,8 +97,10 @@ class Controller:
         self._unenforced = Unenforced(self._life, self._timers, self._patience, self._pools, self._started)
         self._reception = Reception(settings, self._pools, self._life.quota, now)
         self._fallback = Fallback(self._life, self._pools, self._received, self._examine, self._begin)
+        self._groups = Groups()
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
+        self._groups.apply(settings, self._pools)
         self._unenforced.apply(now)
 
     # The contract
@@ -179,6 +182,7 @@ class Controller:
                 self._pools[name].reconfigure(pool_settings, settings, now)
             else:
                 self._add_pool(name, settings)
+        self._groups.apply(settings, self._pools)
         self._unenforced.reconfigure(settings, now)
         for pool in self._pools.values():
             self._repricing.begin(pool, now)
@@ -349,7 +353,7 @@ class Controller:
         self._watch.arm(endpoint, pool, now)
         if pool.absent_since_s is not None:
             self._roster.check_absence(pool, now)
-        endpoint.meter.observe(now, saturated=pool.books.waiting.requests > 0)
+        endpoint.meter.observe(now, saturated=_is_saturated(pool))
         self._fill(pool, now)
 
     def _ended(self, event: Ended, now: float) -> None:
@@ -362,7 +366,7 @@ class Controller:
         self._life.finish(ticket, event.outcome, event.usage, now, engine_goes_on=event.engine_goes_on)
         if event.outcome is _INTERRUPTED:
             endpoint.doubt(now)
-        endpoint.meter.observe(now, saturated=ticket.pool.books.waiting.requests > 0)
+        endpoint.meter.observe(now, saturated=_is_saturated(ticket.pool))
         self._after_leaving(endpoint, ticket.pool, now)
 
     def _client_left(self, event: ClientLeft, now: float) -> None:
@@ -466,6 +470,24 @@ class Controller:
             raise MisuseError(f"time went back from {self._now} to {now}")
         self._now = now
 
+    def _refill_groups(self, now: float) -> None:
+        """Pools that were held for the sake of others of their group may not be any more."""
+        while True:
+            pool = self._groups.opened(now)
+            if pool is None:
+                break
+            self._fill(pool, now)
+        for member in self._groups.members:
+            if member.held and member.pool.books.waiting.requests:
+                self._pace.arm(member.pool, member.opens_s(now))
+
     def _take_effects(self) -> list[Effect]:
+        if self._groups.members:
+            self._refill_groups(self._now)
         effects, self._life.effects = self._life.effects, []
         return effects
+
+
+def _is_saturated(pool: Pool) -> bool:
+    """True if it gets through as much as its engines can: some wait, and not for others of its group."""
+    return pool.books.waiting.requests > 0 and (pool.member is None or not pool.member.held)

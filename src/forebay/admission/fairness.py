@@ -204,6 +204,10 @@ class ShareWindow:
         total = sum(self._amounts)
         return self._amounts[index] / total if total else 0.0
 
+    def per_s(self, index: int, now: float) -> float:
+        """Work charged to this class per second, lately."""
+        return self._amounts[index] * exp((self._origin_s - now) / WINDOW_S) / WINDOW_S
+
     def is_below(self, index: int, share: float) -> bool:
         """True if this class had less than `share` of it all. Of nothing, nobody had too little."""
         return self._amounts[index] < share * sum(self._amounts)

@@ -41,7 +41,7 @@ def fill(pool: Pool, life: Lifecycle, now: float) -> list[Ticket]:
     """Dispatch what can start. Returns those that did."""
     started: list[Ticket] = []
     pool.paced_until_s = inf
-    if not pool.has_place():
+    if not pool.has_place(now):
         return started
     if pool.ceilings is not None:
         pool.ceilings.look(now)
@@ -84,7 +84,7 @@ def _walk(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> boo
     skipped = 0
     pool.passed.clear()
     until_s = inf
-    while open_now and pool.has_place():
+    while open_now and pool.has_place(now):
         by_size = skipped >= SKIPPED_MAX
         waiter = queue.smallest_kv_waiter() if by_size else queue.first()
         if waiter is None:
@@ -133,7 +133,9 @@ def _pass_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -
         return until_s
     skipped = 0
     for queue in pool.queue.classes[: kept.reserved_rank]:
-        while queue.head is not None and not queue.shut and skipped < SMALL_SKIPPED_MAX and pool.has_place():
+        while (
+            queue.head is not None and not queue.shut and skipped < SMALL_SKIPPED_MAX and pool.has_place(now)
+        ):
             ticket = _ticket(queue.head)
             if kept.id in ticket.tried or not kept.has_room(ticket, now):
                 until_s = min(until_s, kept.paced_until_s(ticket, now))
@@ -148,7 +150,7 @@ def _pass_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -
 def _start_kept(pool: Pool, life: Lifecycle, now: float, started: list[Ticket]) -> bool:
     """Start the one for whom an endpoint is kept if it fits: where many wait the walk may not have come to it."""
     endpoint = pool.reserved
-    if endpoint is None or endpoint.reserved_for is None or not pool.has_place():
+    if endpoint is None or endpoint.reserved_for is None or not pool.has_place(now):
         return False
     ticket = life.tickets[endpoint.reserved_for]
     if pool.queue.classes[ticket.rank].shut or not endpoint.has_room(ticket, now):

@@ -127,7 +127,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     bound_us, with_it_us = pool.max_work_us(), pool.books.work_us + ticket.cost.work_us
     is_within = bound_us is None or with_it_us <= bound_us or ticket.never_refuse
     place_now = None
-    may_start = is_within and pool.has_place()
+    may_start = is_within and pool.has_place(now)
     if may_start and (pool.ceilings is None or not pool.ceilings.is_shut(ticket.class_index, now)):
         place_now = place(ticket, pool.endpoints.values(), now)
     if verdict.outcome is None:

@@ -16,8 +16,10 @@ from forebay.admission.tickets import Ticket
 
 def what_holds(ticket: Ticket, pool: Pool, now: float) -> Check | None:
     """The comparison that keeps this request waiting; None if nothing is up, or nothing keeps it."""
+    if pool.member is not None and pool.member.is_held(now):
+        return pool.member.what_holds()
     cap = pool.settings.max_pool_requests
-    if not pool.has_place():
+    if not pool.has_place(now):
         return Check("pool_requests", pool.books.in_flight.requests + 1, cap, False)
     if pool.ceilings is not None and pool.ceilings.is_shut(ticket.class_index, now):
         return pool.ceilings.what_shuts(ticket.class_index)

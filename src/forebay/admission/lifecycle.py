@@ -127,6 +127,8 @@ class Lifecycle:
             ticket.pool.queue.charge(ticket, now)
             if ticket.debit is not None and verdict is not None and verdict.outcome is None:
                 ticket.debit.book(now)  # in shadow, what would have been refused pays nothing
+        if ticket.pool.member is not None:
+            ticket.pool.member.charge(ticket, now)
         ticket.phase = RUNNING
         self.tickets[demand.ticket] = ticket
         ticket.endpoint = endpoint
@@ -173,7 +175,7 @@ class Lifecycle:
         if ticket.demand.stream:
             took_s = now - ticket.dispatched_s - own_prefill_s(ticket, endpoint)
             endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
-            self._credit(ticket, ticket.cost.prefill_us)
+            self._credit(ticket, ticket.cost.prefill_us, now)
         endpoint.show_life(now)
 
     def progress(self, ticket: Ticket, output_events: int, now: float) -> None:
@@ -186,7 +188,7 @@ class Lifecycle:
             ticket.endpoint.advance(ticket)
         decode = ticket.cost.work_us - ticket.cost.prefill_us
         share = min(tokens_of_events(ticket) / max(ticket.cost.output_tokens, 1), 1.0)
-        self._credit(ticket, ticket.cost.prefill_us + int(decode * share))
+        self._credit(ticket, ticket.cost.prefill_us + int(decode * share), now)
 
     # Ways out
 
@@ -219,7 +221,7 @@ class Lifecycle:
                 ticket.endpoint.prefilled(ticket, now)
             ticket.first_token_s = now
         if ticket.first_token_s is not None:
-            self._credit(ticket, true_us, ended=True)
+            self._credit(ticket, true_us, now, ended=True)
         if ticket.first_token_s is not None:
             counted = usage is not None or ticket.output_events > 0
             ticket.pool.learn_end(ticket, usage, output if counted else 0, now, whole=completed)
@@ -235,7 +237,7 @@ class Lifecycle:
 
     def _reject(self, ticket: Ticket, now: float) -> None:
         """The engine answered with an error of its own: no work was done, and nothing is to be learned but that."""
-        self._credit(ticket, 0)
+        self._credit(ticket, 0, now)
         if ticket.endpoint is not None:
             ticket.endpoint.rejected(now)
         self._leave_endpoint(ticket, now, engine_goes_on=False)
@@ -351,10 +353,12 @@ class Lifecycle:
         left = ticket.dispatched_s + whole - now
         return min(max(left, endpoint.info.linger_s), LONGEST_LINGER_S)
 
-    def _credit(self, ticket: Ticket, done_us: int, *, ended: bool = False) -> None:
+    def _credit(self, ticket: Ticket, done_us: int, now: float, *, ended: bool = False) -> None:
         """Bring the work credited for this ticket to `done_us`."""
         if ticket.endpoint is not None:
             ticket.endpoint.meter.credit(done_us - ticket.credited_us, ended=ended)
+        if ticket.pool.member is not None:
+            ticket.pool.member.serve(done_us - ticket.credited_us, now)
         ticket.credited_us = done_us
 
     def _retry_after_s(

@@ -31,7 +31,7 @@ class PaceAlarm:
     def held(self, ticket: Ticket, now: float) -> None:
         """A newcomer begins to wait."""
         pool = ticket.pool
-        if pool.has_place():
+        if pool.has_place(now):
             for endpoint in pool.endpoints.values():
                 self.arm(pool, min(endpoint.paced_until_s(ticket, now), endpoint.opens_s(now)))
 

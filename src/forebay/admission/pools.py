@@ -11,14 +11,16 @@ from math import inf
 from typing import Final
 
 from forebay.admission.arrival_rates import wait_among_smaller_s
+from forebay.admission.capacity import tightest_tpot_s
 from forebay.admission.ceilings import Ceilings, ceilings_of
 from forebay.admission.class_rules import bursts_s_of, rules_of
 from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.forecast import Curves
+from forebay.admission.groups import Member, own_us_per_s
 from forebay.admission.learning import CAUTIOUS, CONFIDENT, Learning
 from forebay.admission.ledger import PoolBooks
-from forebay.admission.model import ANONYMOUS, MICRO, Demand, EndpointId, EndpointState, Usage
+from forebay.admission.model import ANONYMOUS, Demand, EndpointId, EndpointState, Usage
 from forebay.admission.pricing import Price, Pricing
 from forebay.admission.queues import PoolQueue
 from forebay.admission.retry_after import RetryAfter
@@ -74,6 +76,8 @@ class Pool:
         self.fell_back = 0
         """Requests that another pool took in its stead."""
         self.share = 1.0
+        self.member: Member | None = None
+        """Its place among the pools of its group; None without others on its GPUs."""
         self.holds_all = True
         """False if the mode of some class is not to enforce."""
         self.reserved: Endpoint | None = None
@@ -92,14 +96,12 @@ class Pool:
         """Of endpoints that an earlier process has measured; taken up when they are added."""
         self.paced_until_s = inf
         """When pacing first lets a waiter enter that waits for nothing else; infinite if none does."""
-        self.pace_armed_s = inf
-        """When a timer is set for that."""
+        self.pace_armed_s = inf  # when a timer is set for that
         self.guard_armed_s = inf
         """When a timer is set for the guard of what was learned."""
         self.streams_due_s = inf
         """When some stream may have taken as long as it may while others wait; never later than that."""
-        self.streams_armed_s = inf
-        """When a timer is set for that."""
+        self.streams_armed_s = inf  # when a timer is set for that
         self.last_full_s = -inf
         """When the cap over all endpoints was last seen to keep one from starting work."""
         self.law_due_s = now
@@ -202,8 +204,9 @@ class Pool:
         return soon
 
     def drain_us_per_s(self) -> float:
-        """Work drained per second by what is up, on the reference endpoint."""
-        return sum(e.meter.speed for e in self.endpoints.values() if e.is_up) * self.share * MICRO
+        """Work drained per second by what is up, on the reference endpoint; its part if others of its group wait."""
+        own = own_us_per_s(self)
+        return own if self.member is None else self.member.drain_us_per_s(own)
 
     def fastest(self) -> float:
         """The speed of the fastest endpoint that is up; 1 if none is."""
@@ -236,8 +239,10 @@ class Pool:
             self.pricing.law = replace(self.pricing.law, kv_tokens=told)
         return before != (self.pricing.context_tokens, self.kv_limit, self.pricing.law)
 
-    def has_place(self) -> bool:
-        """True if the cap over all endpoints allows one more request."""
+    def has_place(self, now: float) -> bool:
+        """True if the cap over all endpoints, and the pools that share its GPUs, allow one more request."""
+        if self.member is not None and self.member.is_held(now):
+            return False
         cap = self.settings.max_pool_requests
         return cap is None or self.books.in_flight.requests < int(cap * self.share)
 
@@ -409,16 +414,7 @@ class Pool:
     def follow(self, endpoint: Endpoint, now: float) -> None:
         """What runs at an endpoint has changed, or how fast it is."""
         self.queue.allow_bursts(self.drain_us_per_s(), self.bursts_s)
-        endpoint.follow(self.pricing.law, self.tightest_tpot_s(endpoint), now)
-
-    def tightest_tpot_s(self, endpoint: Endpoint) -> float:
-        """The tightest TPOT objective of the streams that are decoding there; infinite if there is none."""
-        tightest = inf
-        for ticket in endpoint.running.values():
-            tpot_s = ticket.settings.tpot_s
-            if tpot_s < tightest and ticket.demand.stream and ticket.first_token_s is not None:
-                tightest = tpot_s
-        return tightest
+        endpoint.follow(self.pricing.law, tightest_tpot_s(endpoint.running.values()), now)
 
     def learn_wait(self, ticket: Ticket, now: float) -> None:
         """A request that had to wait was dispatched."""
@@ -470,7 +466,7 @@ class Pool:
     def watch_idle(self, now: float) -> None:
         """Which endpoint has been idle for longest may have changed, or the time of the guard has come."""
         longest: float | None = None
-        if self.has_place():
+        if self.has_place(now):
             for endpoint in self.endpoints.values():
                 kept = endpoint.trial or not endpoint.share or endpoint.reserved_for is not None
                 since = None if kept or endpoint.state is not _UP else endpoint.idle_since_s

@@ -443,6 +443,8 @@ class PoolQueue:
             self._time.correct(queue, change_us / queue.weight)
             if waiter.in_window:
                 self._window.add(queue.index, change_us, waiter.charged_s)
+            if waiter.member is not None:
+                waiter.member.correct(waiter, change_us)
             if tenant.waiters.count:
                 queue.reorder(tenant)
 

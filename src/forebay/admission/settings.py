@@ -208,6 +208,10 @@ class PoolSettings:
     """Tell engines that know priorities the rank of each request's class."""
     fallback: str | None = None
     """The pool that is tried with what this one turns away under overload; None: none."""
+    group: str | None = None
+    """Pools that name the same share their GPUs."""
+    share: float | None = None
+    """Its guaranteed part of its group's GPU time; None: an equal part of what is left."""
     hold_without_endpoints_s: float = 0.0
     wait_predictor: str = "backlog"
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""

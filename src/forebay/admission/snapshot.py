@@ -108,6 +108,8 @@ class PoolView:
     """Of the endpoints that are up, the mean: 0 to 1, over 10 s."""
     classes: tuple[ClassView, ...]
     endpoints: tuple[EndpointView, ...]
+    group_share: float | None = None
+    """Its part of the work done in its group lately; None if it is in none."""
 
 
 @dataclass(frozen=True, slots=True)

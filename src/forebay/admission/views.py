@@ -40,6 +40,7 @@ def pool_view(pool: Pool, now: float) -> PoolView:
             for name, account in books.classes.items()
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),
+        group_share=None if pool.member is None else pool.member.share_of_group(),
     )
 
 
@@ -85,7 +86,7 @@ def _endpoint_view(endpoint: Endpoint, pool: Pool, now: float) -> EndpointView:
         state=endpoint.state,
         kind=endpoint.info.kind,
         described=endpoint.described,
-        is_open=endpoint.is_open(now) and pool.has_place(),
+        is_open=endpoint.is_open(now) and pool.has_place(now),
         reserved_for=endpoint.reserved_for,
         running_requests=endpoint.books.running.requests,
         draining_requests=endpoint.books.draining.requests,

@@ -7,6 +7,11 @@ inside the record that points back to it, would be a reference cycle for each re
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forebay.admission.groups import Member
+
 
 class Waiter:
     """A request that waits, or has been dispatched and not yet settled.
@@ -26,6 +31,7 @@ class Waiter:
         "in_window",
         "key",
         "kv_tokens",
+        "member",
         "older",
         "sequence",
         "shift_s",
@@ -84,6 +90,8 @@ class Waiter:
         self.charged_s = 0.0
         self.in_window = False
         """True if the charge counts in the shares of its class."""
+        self.member: Member | None = None
+        """Who was charged for it among the pools of its group; None if no other one waited."""
 
     def __repr__(self) -> str:
         return f"Waiter({self.sequence}, class={self.class_index}, tenant={self.tenant!r}, work_us={self.work_us})"

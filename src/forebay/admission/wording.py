@@ -163,6 +163,11 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "",
         "fewer requests of class {class}, or its `max_share` being higher",
     ),
+    "group_share": CheckWords(
+        "part of the GPU time of its group that its pool had lately, while another one waits that had less",
+        "",
+        "fewer requests in pool {pool}, or its `share` being higher",
+    ),
     "endpoint_reserved": CheckWords("the engine is kept free for one that has waited longer"),
     "endpoint_trial": CheckWords("requests at an engine that has just stood still, with it"),
     "endpoint_share": CheckWords("this replica has no share of the engine", is_plain=True),

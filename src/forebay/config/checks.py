@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from forebay.config.group_checks import doubts_of_groups, groups_do_not_fit
 from forebay.config.rule_checks import fallbacks_do_not_fit, rules_do_not_fit
 from forebay.config.schema import Config
 from forebay.config.tenancy_checks import doubts_of_tenants, tenants_do_not_fit
@@ -29,6 +30,7 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
         *tenants_do_not_fit(config, _class_names(config)),
         *_priorities(config),
         *fallbacks_do_not_fit(config),
+        *groups_do_not_fit(config),
         *rules_do_not_fit(config, _class_names(config)),
         *_listeners(config),
     ]
@@ -36,7 +38,13 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
 
 def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
     """What is allowed but hardly meant, each with the path of the key to look at."""
-    return [*_closed_doors(config), *_models_twice(config), *_open_admin(config), *doubts_of_tenants(config)]
+    return [
+        *_closed_doors(config),
+        *_models_twice(config),
+        *_open_admin(config),
+        *doubts_of_tenants(config),
+        *doubts_of_groups(config),
+    ]
 
 
 def default_class_of(config: Config) -> str | None:

@@ -118,6 +118,8 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         engine=None if pool.engine == "auto" else EngineKind(pool.engine),
         pass_priority=pool.pass_priority,
         fallback=pool.fallback,
+        group=pool.group,
+        share=pool.share,
         hold_without_endpoints_s=pool.hold_without_endpoints,
         wait_predictor=pool.wait_predictor,
         target_utilization=target_of(pool.queue_policy),

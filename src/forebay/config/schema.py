@@ -51,8 +51,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "pools[]": frozenset(
         {
             "discovery",
-            "group",
-            "share",
             "passthrough",
         }
     ),
@@ -188,6 +186,12 @@ class Pool(Strict):
     fallback: str | None = None
     """Name of the pool that is tried with what this one turns away for overload or for want of an engine, with a model
     that it serves. It may have a fallback itself; nobody takes more than three steps."""
+    group: str | None = None
+    """Pools that name the same group share their GPUs: each has its part of them, and what one does not use the others
+    borrow."""
+    share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Its guaranteed part of the GPU time of its group; unset means an equal part of what the shares of the others
+    leave. All shares of a group are 1 at most."""
     poll_interval: Annotated[Duration, Field(ge=0.05, le=60)] = 0.2
     """Shortest time between two readings of an engine's metrics; they slow down by themselves when costly."""
     hold_without_endpoints: Annotated[Duration, Field(ge=0, le=3600)] = 0.0
@@ -205,10 +209,10 @@ class Pool(Strict):
     """What is done with decisions in this pool; unset means what the class or the top of the file says. Where class and
     pool both say something, the one that interferes less holds."""
 
-    @field_validator("name")
+    @field_validator("name", "group")
     @classmethod
-    def _name_is_plain(cls, value: str) -> str:
-        return plain_name(value)
+    def _name_is_plain(cls, value: str | None) -> str | None:
+        return None if value is None else plain_name(value)
 
     @field_validator("upstream_key")
     @classmethod

@@ -93,6 +93,7 @@ class Metrics:
         snapshot = self._snapshot()
         if snapshot is not None:
             yield from _pool_gauges(snapshot)
+            yield _group_gauge(snapshot)
             yield from _endpoint_gauges(snapshot, self._clock())
             yield _modes(snapshot)
             yield from _rule_counters(snapshot)
@@ -246,6 +247,18 @@ def _rule_counters(snapshot: Snapshot) -> Iterator[Metric]:
         matches.add_metric((rule.name,), rule.matches)
         errors.add_metric((rule.name,), rule.errors)
     yield from (matches, errors)
+
+
+def _group_gauge(snapshot: Snapshot) -> GaugeMetricFamily:
+    share = GaugeMetricFamily(
+        "forebay_group_share",
+        "Part of the work done in its group lately that the pool had.",
+        labels=("pool",),
+    )
+    for pool in snapshot.pools:
+        if pool.group_share is not None:
+            share.add_metric((pool.name,), pool.group_share)
+    return share
 
 
 def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:

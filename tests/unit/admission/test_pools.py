@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forebay.admission.capacity import tightest_tpot_s
 from forebay.admission.common_law import learn_law
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.events import Described, SampleMissed
@@ -178,18 +179,18 @@ def test_the_cap_over_all_endpoints() -> None:
     """A pool's requests are capped over its endpoints together, and a replica has its share of the cap."""
     site = Site(pool_settings(max_pool_requests=4), endpoints=("a", "b"))
     for number, name in enumerate("abab", 1):
-        assert site.pool.has_place()
+        assert site.pool.has_place(0.0)
         site.running(number, name)
-    assert not site.pool.has_place()
+    assert not site.pool.has_place(0.0)
     site = Site(pool_settings(max_pool_requests=4))
     site.pool.set_share(0.25)
     site.running(1)
-    assert not site.pool.has_place()
+    assert not site.pool.has_place(0.0)
 
 
 def test_without_a_cap_there_is_always_a_place() -> None:
     """Unlimited is the default."""
-    assert Site().pool.has_place()
+    assert Site().pool.has_place(0.0)
 
 
 def test_the_bound_on_work_has_headroom_and_share() -> None:
@@ -785,17 +786,17 @@ def test_a_class_that_was_quiet_catches_up_for_its_burst() -> None:
 def test_the_tightest_tpot_is_that_of_streams_that_decode() -> None:
     """Prompts under way and unstreamed answers have none."""
     site = Site()
-    assert math.inf == site.pool.tightest_tpot_s(site.endpoint())
+    assert math.inf == tightest_tpot_s(site.endpoint().running.values())
     tickets = {
         number: site.running(number, class_name=name, stream=stream)
         for number, (name, stream) in enumerate(
             [("realtime", False), ("realtime", True), ("batch", True), ("standard", True)]
         )
     }
-    assert math.inf == site.pool.tightest_tpot_s(site.endpoint())
+    assert math.inf == tightest_tpot_s(site.endpoint().running.values())
     for number, tpot_s in [(0, math.inf), (2, 0.2), (3, 0.12), (1, 0.08)]:
         site.life.first_token(tickets[number], 1.0)
-        assert tpot_s == site.pool.tightest_tpot_s(site.endpoint())
+        assert tpot_s == tightest_tpot_s(site.endpoint().running.values())
 
 
 # New settings

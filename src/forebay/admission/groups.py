@@ -1,0 +1,207 @@
+"""Pools on the same GPUs: each has its part of their time, and what one does not use the others borrow.
+
+A pool's part is its `share`; those without one have equal parts of what the shares leave. While one of them has less
+than its part and waits for room, a pool that is ahead starts nothing, so that what it runs makes way. Ahead is one that
+
+    had more than its part of the GPU-seconds charged in the group lately while others of it waited, and
+    is served more per second than that part of all that its own engines get through, and
+    has something in flight
+
+Lately is as for the shares of classes, faded over ten seconds (`ShareWindow`), and here too what nobody else wanted is
+held against nobody. The second condition is for a pool that waits and yet can make no use of its part, since its
+engines take few requests: the others keep their own part of the GPUs, however little it had. A pool that waits at its
+own `max_pool_requests`, at a ceiling of a class, or for engines that are away or have gone silent holds up nobody.
+
+Nobody is told when a pool is not ahead any more: after each event the controller asks (`Groups.opened`), and sets a
+timer for what time alone opens (`Member.opens_s`).
+"""
+
+from __future__ import annotations
+
+from math import inf, log
+from typing import TYPE_CHECKING
+
+from forebay.admission.fairness import WINDOW_S, ShareWindow
+from forebay.admission.model import MICRO, Check
+from forebay.admission.settings import Settings
+
+if TYPE_CHECKING:
+    from forebay.admission.pools import Pool
+    from forebay.admission.waiter import Waiter
+
+
+class Group:
+    """The pools of one group, and what each had lately, in µs of GPU time."""
+
+    __slots__ = ("contended", "members", "name", "served")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.members: list[Member] = []
+        self.contended = ShareWindow(0)
+        """Charged at starts, while another pool of the group waited."""
+        self.served = ShareWindow(0)
+        """Done by the engines, as it is seen."""
+
+
+class Member:
+    """One pool of a group."""
+
+    __slots__ = ("group", "held", "index", "part", "pool")
+
+    def __init__(self, pool: Pool, group: Group) -> None:
+        self.pool = pool
+        self.group = group
+        self.index = -1
+        """Its place in the group; -1 once it has left."""
+        self.part = 0.0
+        """Of the group's GPU time, while others want the rest."""
+        self.held = False
+        """As of the last look."""
+
+    def charge(self, waiter: Waiter, now: float) -> None:
+        """A request starts."""
+        waiter.member = self if self._others_wait() else None
+        if waiter.member is not None:
+            self.group.contended.add(self.index, waiter.charged_us * self.pool.settings.gpus, now)
+
+    def correct(self, waiter: Waiter, change_us: int) -> None:
+        """What was charged for it was wrong by so much."""
+        if self.index >= 0:
+            self.group.contended.add(self.index, change_us * self.pool.settings.gpus, waiter.charged_s)
+
+    def serve(self, work_us: int, now: float) -> None:
+        """Its engines have done so much more."""
+        self.group.served.add(self.index, work_us * self.pool.settings.gpus, now)
+
+    def is_held(self, now: float) -> bool:
+        """True if it may start nothing now, for the sake of another pool."""
+        self.held = self._is_ahead(now) and self._is_another_short(now)
+        return self.held
+
+    def what_holds(self) -> Check:
+        """Why it is held."""
+        return Check("group_share", self.group.contended.share_of(self.index), self.part, False)
+
+    def opens_s(self, now: float) -> float:
+        """When it is not held any more if nothing happens till then; infinite if time does not do it."""
+        part, rate = self.part * self.drain(), self.group.served.per_s(self.index, now)
+        # A little later: at the moment itself it may still be held, and what it is served meanwhile puts it off.
+        return now + WINDOW_S * log(rate / part) + 0.01 if 0.0 < part < rate else inf
+
+    def share_of_group(self) -> float:
+        """Its part of all that was done in the group lately."""
+        return self.group.served.share_of(self.index)
+
+    def drain_us_per_s(self, own_us_per_s: float) -> float:
+        """What it gets through, if its engines would `own_us_per_s`: while others wait, at most its part of it all.
+
+        All of it is the sum of what each gets through. Of pools that were last measured alone that is more than their
+        GPUs can do together, so this is never too little, and what waits turn out to be corrects the rest.
+        """
+        if not self._others_wait():
+            return own_us_per_s
+        total = sum([member.drain() for member in self.group.members])
+        return min(own_us_per_s, self.part * total / self.pool.settings.gpus)
+
+    def is_short(self, now: float) -> bool:
+        """True if it has less than its part, and waits for no other reason than that its engines are busy."""
+        pool = self.pool
+        if not pool.books.waiting.requests or not self.group.contended.is_below(self.index, self.part):
+            return False
+        cap = pool.settings.max_pool_requests
+        if cap is not None and pool.books.in_flight.requests >= int(cap * pool.share):
+            return False
+        if not pool.queue.backlogged_weight():
+            return False  # all that wait are of classes at their ceilings
+        for endpoint in pool.endpoints.values():
+            if endpoint.is_up and endpoint.share and not endpoint.trial and not endpoint.is_stale(now):
+                return True
+        return False
+
+    def drain(self) -> float:
+        """µs of GPU time per second that its engines get through."""
+        return own_us_per_s(self.pool) * self.pool.settings.gpus
+
+    def _is_ahead(self, now: float) -> bool:
+        if not self.pool.books.in_flight.requests:
+            return False
+        group, index, part = self.group, self.index, self.part
+        return group.contended.is_above(index, part) and (
+            group.served.per_s(index, now) > part * self.drain()
+        )
+
+    def _is_another_short(self, now: float) -> bool:
+        for member in self.group.members:  # noqa: SIM110 - a generator costs more than the whole loop
+            if member is not self and member.is_short(now):
+                return True
+        return False
+
+    def _others_wait(self) -> bool:
+        for member in self.group.members:  # noqa: SIM110 - as above
+            if member is not self and member.pool.books.waiting.requests:
+                return True
+        return False
+
+
+class Groups:
+    """The groups of one controller's pools."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        """Of all groups."""
+
+    def apply(self, settings: Settings, pools: dict[str, Pool]) -> None:
+        """Group the pools so. Whoever stays in its group keeps what it was charged."""
+        named: dict[str, list[Pool]] = {}
+        for pool_settings in settings.pools:
+            if pool_settings.group is not None:
+                named.setdefault(pool_settings.group, []).append(pools[pool_settings.name])
+        before, self.members = self.members, []
+        groups = {member.group.name: member.group for member in before}
+        for name, together in named.items():
+            if len(together) > 1:  # alone, it has everything
+                self._form(groups.get(name) or Group(name), together)
+        for member in before:
+            if member not in self.members:
+                member.index = -1
+                if member.pool.member is member:
+                    member.pool.member = None
+
+    def opened(self, now: float) -> Pool | None:
+        """A pool with waiters that was held when last looked at, and is not any more; None if there is none."""
+        for member in self.members:
+            if member.held and not member.is_held(now) and member.pool.books.waiting.requests:
+                return member.pool
+        return None
+
+    def _form(self, group: Group, pools: list[Pool]) -> None:
+        sources: list[int] = []
+        members: list[Member] = []
+        without = 0
+        left = 1.0
+        for pool in pools:
+            member = pool.member
+            if member is None or member.group is not group or member.index < 0:
+                member = Member(pool, group)
+            sources.append(member.index)
+            members.append(member)
+            share = pool.settings.share
+            if share is None:
+                without += 1
+            else:
+                left -= share
+        for index, member in enumerate(members):
+            share = member.pool.settings.share
+            member.index = index
+            member.part = max(left, 0.0) / without if share is None else share
+            member.pool.member = member
+        group.members = members
+        group.served.reclass(sources)
+        group.contended.reclass(sources)
+        self.members += members
+
+
+def own_us_per_s(pool: Pool) -> float:
+    """Work per second that a pool's engines get through as they were last measured, on the reference endpoint."""
+    return sum([e.meter.speed for e in pool.endpoints.values() if e.is_up]) * pool.share * MICRO
