@@ -112,8 +112,7 @@ async def test_a_client_that_leaves_frees_the_engine(vllm: RealEngine, stream: b
     """When a client leaves the gateway in mid-answer, vLLM stops working on it."""
     async with gateway(vllm) as (url, _), watching(vllm) as log:
         clients = asyncio.ensure_future(offer(url, 2, prompt_tokens=50, output_tokens=600, stream=stream))
-        # Both, or the one that is left: readings keep their distance where an engine takes long for one.
-        await log.next(Sampled, lambda event: (event.sample.running or 0) >= 1)
+        await log.next(Sampled, lambda event: event.sample.running == 2)
         clients.cancel()
         await asyncio.wait([clients])
         await log.next(Sampled, lambda event: event.sample.running == 0, timeout_s=5)

@@ -164,7 +164,7 @@ async def run(commands: str, gateway: ServeProcess, **more: str) -> str:
     return out.decode()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="runs the page's curl: apt-get install curl")
 async def test_the_how_to_works(tmp_path: Path) -> None:
     """Its configuration gives its 429, each of its commands runs, and what it says of their output is so."""
     (config,) = blocks("yaml")
