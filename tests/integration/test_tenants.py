@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,36 @@ async def test_a_proxy_names_tenants_if_it_is_trusted(tmp_path: Path) -> None:
             assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
             assert 401 == (await ask(http, gateway, x_forebay_tenant="acme")).status_code
             assert all(request.header("x-forebay-tenant") is None for request in fake.requests)
+
+
+async def test_a_plan_has_its_models_and_no_others(tmp_path: Path) -> None:
+    """Whoever names none gets one that it has, said to the engine; a fallback gives it none that it has not."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, engine() as other, client() as http:
+        config = {
+            "pools": [
+                {"name": "p", "endpoints": [fake.endpoint], "models": ["large", MODEL], "fallback": "q"},
+                {"name": "q", "endpoints": [other.endpoint], "models": ["other"]},
+            ],
+            **TENANTS,
+        }
+        path.write_text(yaml.safe_dump({**config, "pools": [{**config["pools"][0], "fallback": None}]}))
+        headers = {"authorization": f"Bearer {KEY}"}
+        unnamed = {name: value for name, value in chat().items() if name != "model"}
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            answer = await http.post(f"{gateway.url}{CHAT}", json=unnamed, headers=headers)
+            assert (200, MODEL) == (answer.status_code, answer.headers["x-forebay-model"])
+            assert MODEL == json.loads(fake.requests[-1].body)["model"]
+            assert unnamed["messages"] == json.loads(fake.requests[-1].body)["messages"]
+
+            path.write_text(yaml.safe_dump(config))
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+            await until_up(http, gateway)
+            drained = {"endpoint": fake.endpoint}
+            assert 200 == (await http.post(f"{gateway.admin_url}/api/drain", json=drained)).status_code
+            refused = await http.post(f"{gateway.url}{CHAT}", json=chat(), headers=headers)
+            assert (503, "no_endpoints") == (refused.status_code, refused.json()["error"]["code"])
+            own_id = refused.headers["x-forebay-id"]
+            assert "plan_models" in (await http.get(f"{gateway.admin_url}/api/requests/{own_id}")).text
+            assert [] == [request for request in other.requests if request.method == "POST"]

@@ -96,7 +96,14 @@ class Controller:
         self._pools = self._roster.pools
         self._unenforced = Unenforced(self._life, self._timers, self._patience, self._pools, self._started)
         self._reception = Reception(settings, self._pools, self._life.quota, now)
-        self._fallback = Fallback(self._life, self._pools, self._received, self._examine, self._begin)
+        self._fallback = Fallback(
+            self._life,
+            self._pools,
+            self._received,
+            self._examine,
+            self._begin,
+            granted=self._reception.granted,
+        )
         self._groups = Groups()
         for pool in settings.pools:
             self._add_pool(pool.name, settings)
@@ -283,9 +290,9 @@ class Controller:
         # What was refused takes nobody's time.
         ticket.pool.classes[ticket.demand.class_name].arrived(ticket.cost.work_us, now)
 
-    def _received(self, demand: Demand, now: float) -> Ticket:
+    def _received(self, demand: Demand, host: Ticket, now: float) -> Ticket:
         """The ticket of a request at a pool that it falls back to."""
-        ticket = self._reception.guest(demand, now)
+        ticket = self._reception.guest(demand, host, now)
         ticket.deadline_s = self._patience.until_s(ticket, wait_budget_s(ticket, now), now)
         self._fill(ticket.pool, now)
         return ticket

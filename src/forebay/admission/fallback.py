@@ -3,7 +3,7 @@
 Only what others share the blame for: a request that can never fit, or whose tenant is over its own limit, is not tried
 elsewhere. An arrival is asked of the next pool as if it had come there, and may wait there; nobody is displaced for it.
 A waiter whose time is over, or who had to make room, is taken only where an engine has room at once. Nobody takes more
-than three steps, and none to a pool that has been tried.
+than three steps, none to a pool that has been tried, and none to a model that its plan does not have.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, Demand, Mode
 from forebay.admission.model_names import asked_at
 from forebay.admission.outcomes import Outcome
+from forebay.admission.patterns import fits_any
 from forebay.admission.pools import Pool
 from forebay.admission.tickets import Ticket
 from forebay.admission.wording import FALLBACK
@@ -42,22 +43,26 @@ class Fallback:
         self,
         life: Lifecycle,
         pools: dict[str, Pool],
-        receive: Callable[[Demand, float], Ticket],
+        receive: Callable[[Demand, Ticket, float], Ticket],
         examine: Callable[[Ticket, float], Verdict],
         begin: Callable[[Ticket, Verdict, float], None],
+        *,
+        granted: Callable[[str], tuple[str, ...] | None],
     ) -> None:
         """See the module.
 
         Args:
-            receive: makes the ticket of a request at a pool to which it did not come.
+            receive: makes the ticket of a request at a pool to which it did not come, from the one that it has.
             examine: what the gate says to it.
             begin: starts it, or lets it wait.
+            granted: the models that a plan has; None for all.
         """
         self._life = life
         self._pools = pools
         self._receive = receive
         self._examine = examine
         self._begin = begin
+        self._granted = granted
         life.fall_back = self.of_waiter
 
     def of_arrival(self, ticket: Ticket, verdict: Verdict, now: float) -> bool:
@@ -96,6 +101,7 @@ class Fallback:
         """The first pool on the way that takes it; `checks` grows by what was compared."""
         pool = ticket.pool
         tried = [pool]
+        granted = self._granted(ticket.demand.plan)
         for _ in range(HOPS):
             name = pool.settings.fallback
             following = None if name is None else self._pools.get(name)
@@ -103,8 +109,16 @@ class Fallback:
                 return None
             pool = following
             tried.append(pool)
-            demand = asked_at(replace(ticket.demand, pool=pool.settings.name), pool)
-            guest = self._receive(demand, now)
+            demand = asked_at(replace(ticket.demand, pool=pool.settings.name), pool, granted)
+            if (
+                granted is not None
+                and demand.model != ticket.demand.model
+                and not fits_any(demand.model, granted)
+            ):
+                checks.append(Check(f"{FALLBACK}{pool.settings.name}", 1, None, False))
+                checks.append(Check("plan_models", 1, 0, False))
+                continue
+            guest = self._receive(demand, ticket, now)
             if at_once:
                 guest.debit = None  # it has paid its quota, and goes on with that
             verdict = self._examine(guest, now)

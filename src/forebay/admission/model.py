@@ -67,7 +67,7 @@ class Demand:
     plan: str = ""
     """The tenant's plan, one of the settings; empty if it has none."""
     asked_model: str | None = None
-    """What the client asked for, where `model` is what a rule or a fallback gave it instead; else None."""
+    """What the client asked for, where `model` is what its plan, a rule or a fallback gave it instead; else None."""
     class_claimed: bool = True
     """The client has named a class; else `class_name` is the default."""
 

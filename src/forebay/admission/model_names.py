@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forebay.admission.model import Demand
+from forebay.admission.patterns import first_granted, fits_any
 from forebay.admission.pools import Pool
 
 
-def asked_at(demand: Demand, pool: Pool) -> Demand:
-    """The demand as it goes to this pool: with the name it has if the pool serves that, else the pool's first.
+def asked_at(demand: Demand, pool: Pool, granted: tuple[str, ...] | None = None) -> Demand:
+    """The demand as it goes to this pool: with the name it has if the pool serves that, else with another one.
 
-    A pool of which nobody knows what it serves is asked for what the client named.
+    That is the first that the tenant's plan grants, or simply the first where it grants none of them. A pool of which
+    nobody knows what it serves is asked for what the client named.
+
+    Args:
+        granted: models that the plan has; None: all.
     """
     names = pool.settings.models or _listed(pool)
-    if any(_matches(demand.model, name) for name in names):
+    if fits_any(demand.model, names):
         return demand
-    for name in names:
-        if "*" not in name:
-            return with_model(demand, name)
-    return demand
+    name = first_granted(names, granted) or first_granted(names, None)
+    return demand if name is None else with_model(demand, name)
 
 
 def with_model(demand: Demand, model: str) -> Demand:
@@ -35,19 +38,3 @@ def _listed(pool: Pool) -> tuple[str, ...]:
         for name in endpoint.info.models:
             names[name] = None
     return tuple(names)
-
-
-def _matches(model: str, pattern: str) -> bool:
-    """`*` in a pattern stands for anything, also for nothing."""
-    if "*" not in pattern:
-        return model == pattern
-    first, *middle, last = pattern.split("*")
-    if len(model) < len(first) + len(last) or not model.startswith(first) or not model.endswith(last):
-        return False
-    at, end = len(first), len(model) - len(last)
-    for part in middle:
-        at = model.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True

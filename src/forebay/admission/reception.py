@@ -53,6 +53,13 @@ class Reception:
         """The plan of this name; None if there is none."""
         return self._plans.get(name)
 
+    def granted(self, plan: str) -> tuple[str, ...] | None:
+        """Models that the tenants of a plan may have; None: all. With a plan that is gone, none but what it has."""
+        if not plan:
+            return None
+        known = self._plans.get(plan)
+        return () if known is None else known.models
+
     def rule_views(self) -> tuple[RuleView, ...]:
         """For the snapshot."""
         return () if self._rules is None else self._rules.views()
@@ -62,15 +69,31 @@ class Reception:
         ticket = self._ticket(demand, now)
         return ticket if self._rules is None else self._ruled(ticket, self._rules, now)
 
-    def guest(self, demand: Demand, now: float) -> Ticket:
-        """The ticket of a request at a pool that it falls back to: rules refuse and accept there, and route no more."""
-        ticket = self._ticket(demand, now)
+    def guest(self, demand: Demand, host: Ticket, now: float) -> Ticket:
+        """The ticket of a request at a pool that it falls back to: rules refuse and accept there, and route no more.
+
+        Args:
+            host: its ticket where it came to.
+        """
+        ticket = self._bare(demand, now)
+        plan = self._plans.get(demand.plan)
+        if plan is not None:
+            put_on_plan(ticket, plan, self._quota, now)
+        else:  # none, or one that was taken out of the configuration while it waited
+            ticket.weight, ticket.never_refuse = host.weight, host.never_refuse
         if self._rules is not None:
             ticket.ruling = Ruling()
             self._judge(ticket, self._rules, ticket.ruling, now)
         return ticket
 
     def _ticket(self, demand: Demand, now: float) -> Ticket:
+        ticket = self._bare(demand, now)
+        if demand.plan:
+            put_on_plan(ticket, self._plans.get(demand.plan), self._quota, now)
+        return ticket
+
+    def _bare(self, demand: Demand, now: float) -> Ticket:
+        """The ticket without its tenant's plan."""
         pool = self._pools.get(demand.pool)
         class_settings = self._classes.get(demand.class_name)
         if pool is None or class_settings is None:
@@ -81,8 +104,6 @@ class Reception:
         ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
         if demand.retry_count and self._retry_shift:
             ticket.shift_s = self._retry_shift * class_settings.wait_budget_s
-        if demand.plan:
-            put_on_plan(ticket, self._plans.get(demand.plan), self._quota, now)
         return ticket
 
     def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:
@@ -94,7 +115,7 @@ class Reception:
         demand = rules.route(ticket.demand, ticket.cost, ticket.pool, ruling, now)
         if mode is _ENFORCE and demand is not ticket.demand:
             if demand.pool != ticket.demand.pool and not ruling.model_given and demand.pool in self._pools:
-                demand = asked_at(demand, self._pools[demand.pool])
+                demand = asked_at(demand, self._pools[demand.pool], self.granted(demand.plan))
             ticket = self._ticket(demand, now)
         ticket.ruling = ruling
         self._judge(ticket, rules, ruling, now)

@@ -250,6 +250,8 @@ class PlanSettings:
     """Their expected work, in millionths of a GPU-second."""
     bills_cap: bool = False
     """The most that an answer may be counts, not what it is expected and turns out to be."""
+    models: tuple[str, ...] | None = None
+    """Those that may be asked for, `*` stands for anything; None: all. Here it keeps fallbacks from giving others."""
 
     @property
     def limits(self) -> bool:

@@ -133,6 +133,7 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "",
         "fewer requests waiting, or `max_queue` of pool {pool} being {value}",
     ),
+    "plan_models": CheckWords("what it serves is not among the `models` of the tenant's plan", is_plain=True),
     # What holds one that waits.
     "kv_tokens": CheckWords("KV cache booked, with it", " tokens", "room in an engine's KV cache"),
     "kv_forecast": CheckWords("KV cache foreseen, with it", " tokens", "room in an engine's KV cache"),

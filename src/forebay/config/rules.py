@@ -9,7 +9,6 @@ An expression that cannot be evaluated (a value that nobody knows, a division by
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.admission.facts import ENGINE_FACTS, REQUEST_FACTS, key_of
+from forebay.admission.patterns import fits
 from forebay.admission.rule_book import Rule, RuleBook
 from forebay.config.expressions import ExpressionError, Reading, read_expression
 
@@ -91,7 +91,7 @@ def home_of(model: str, pools: Sequence[Pool]) -> str | None:
     for exact in (True, False):
         for pool in pools:
             for name in pool.models or ():
-                if model == name if exact else fnmatch.fnmatchcase(model, name):
+                if model == name if exact else fits(model, name):
                     return pool.name
     return None
 

@@ -69,7 +69,8 @@ class PlanEntry(Strict):
     never_refuse: bool = False
     """Requests of its tenants wait for as long as it takes, as in a class that says so. The limits of the plan hold."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
-    """Models that may be asked for, `*` stands for anything; unset is all. Others are answered 403."""
+    """Models that may be asked for, `*` stands for anything; unset is all. Others are answered 403, and no `fallback`
+    gives them; who names none gets the first of the pool that is among them. A rule may give any."""
     tokens_per_second: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Tokens of each tenant, input and output together. Charged as expected when a request is let in, settled when it
     is over: whoever gets only a part of an answer pays for that part."""

@@ -7,7 +7,6 @@ replaced whole by a reload. Never puts anything of a key, right or wrong, into a
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +14,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 from forebay.admission.model import ANONYMOUS
+from forebay.admission.patterns import first_granted, fits_any
 from forebay.gateway.demand import Ask, BadRequest
 from forebay.gateway.refusals import Answer, plain_error
 from forebay.http.message import Headers
@@ -50,19 +50,39 @@ class Plan:
     requires_limit: bool = False
     """Requests must state how many tokens they may generate at most."""
 
-    def check(self, ask: Ask) -> None:
-        """May this be asked for? Raises: BadRequest, Denied."""
+    def check(self, ask: Ask, served: tuple[str, ...]) -> str | None:
+        """May this be asked for?
+
+        Args:
+            served: models of the pool that it goes to.
+
+        Returns:
+            What to ask the engine for where the client names no model: left alone it might serve one that the plan does
+            not have. None: what the client says.
+
+        Raises:
+            BadRequest, Denied: it may not.
+        """
+        given: str | None = None
         models = self.models
         if models is not None:
-            model = ask.model or ""
-            if not any(model == name or fnmatch.fnmatchcase(model, name) for name in models):
-                served = ", ".join(models[:20])
-                message = f"Your plan {self.name!r} does not include this model. It has: {served}."
-                raise Denied(plain_error(403, "model_not_allowed", message, "model"))
+            if ask.model is None:
+                given = first_granted(served, models)
+            if given is None and (ask.model is None or not fits_any(ask.model, models)):
+                raise self._not_included(models, ask, served)
         if self.requires_limit and ask.max_output_tokens is None:
             raise BadRequest(
                 f"Your plan {self.name!r} needs a limit of the answer: set 'max_tokens'.", "max_tokens"
             )
+        return given
+
+    def _not_included(self, models: tuple[str, ...], ask: Ask, served: tuple[str, ...]) -> Exception:
+        has = ", ".join(models[:20]) + (", …" if len(models) > 20 else "")
+        if ask.model is None and first_granted(served, None) is None:  # which models there are cannot be told
+            return BadRequest(f"'model' is missing. Your plan {self.name!r} has: {has}.", "model")
+        what = "the model that is served here" if ask.model is None else "this model"
+        message = f"Your plan {self.name!r} does not include {what}. It has: {has}."
+        return Denied(plain_error(403, "model_not_allowed", message, "model"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,8 +190,7 @@ class Relay:
             ask = self._route.read(body)
             pool = desk.routing.pool_for(ask.model)
             plan = self._claims.tenant.plan
-            if plan is not None:
-                plan.check(ask)
+            given = None if plan is None else plan.check(ask, pool.models)
         except BadRequest as error:
             self._answer_early(plain_error(400, "invalid_request", error.message, error.param))
             return
@@ -210,16 +209,17 @@ class Relay:
         self._ticket = desk.core.new_ticket()
         self._stage = _WAITING
         desk.core.register(self._ticket, self)
-        desk.core.feed(Arrived(self._demand(ask, pool.name, len(body))))
+        desk.core.feed(Arrived(self._demand(ask, given, pool.name, len(body))))
 
-    def _demand(self, ask: Ask, pool_name: str, body_bytes: int) -> Demand:
+    def _demand(self, ask: Ask, given: str | None, pool_name: str, body_bytes: int) -> Demand:
+        """What is told the core. `given`: the model that the plan gives, where the client names none."""
         claims = self._claims
         within_s, patience_s = claims.first_token_within_s, claims.patience_s
         return Demand(  # by position: by name costs three times as much
             self._ticket,
             pool_name,
             claims.class_name,
-            ask.model or "",
+            given or ask.model or "",
             ask.stream,
             ask.prompt_bytes,
             body_bytes,
@@ -237,7 +237,7 @@ class Relay:
             ask.prompts,
             ask.cut_output_tokens,
             "" if claims.tenant.plan is None else claims.tenant.plan.name,
-            None,
+            None if given is None else "",
             claims.class_claimed,
         )
 

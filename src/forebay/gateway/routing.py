@@ -7,12 +7,12 @@ request whatever it says.
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Final
 
 import msgspec
 
 from forebay.admission.outcomes import Outcome
+from forebay.admission.patterns import fits
 from forebay.gateway.ports import EndpointView, PoolView, Serving
 from forebay.gateway.refusals import Answer, early_refusal, plain_error
 
@@ -99,7 +99,7 @@ class Routing:
         if known is not None:
             return known
         for pattern, pool in self._patterns:
-            if fnmatch.fnmatchcase(model, pattern):
+            if fits(model, pattern):
                 if len(self._memo) >= _MEMO_SIZE:
                     self._memo.clear()
                 self._memo[model] = pool

@@ -246,6 +246,55 @@ def test_a_quota_is_paid_once_wherever_the_request_ends() -> None:
     one.close()
 
 
+def test_a_plan_that_does_not_have_the_fallbacks_model_is_not_sent_there() -> None:
+    """It goes one step further, and is told why the first did not take it; other plans go there."""
+    one = chain("big", "tiny")
+    plans = (PlanSettings("free", models=("llama", "t*")), PlanSettings("all"))
+    one.reconfigure(replace(one.controller._settings, plans=plans), 0.0)
+    assert [(1, "a")] == dispatched(one.arrive(1, 0.0))
+    (effect,) = one.arrive(2, 0.0, plan="free", tenant="acme")
+    assert isinstance(effect, Dispatch)
+    assert ("c", "tiny") == (effect.endpoint, effect.record.model)
+    names = [(check.name, check.passed) for check in effect.record.checks]
+    at = names.index(("fallback:big", False))
+    assert [("plan_models", False), ("fallback:tiny", True)] == names[at + 1 : at + 3]
+    assert [(3, Outcome.QUEUE_FULL)] == turned_away(one.arrive(3, 0.0, plan="free", tenant="acme"))
+    assert [(4, "b")] == dispatched(one.arrive(4, 0.0, plan="all", tenant="other"))
+    one.close()
+
+
+def test_a_pool_that_serves_several_is_asked_for_one_that_the_plan_has() -> None:
+    """Not for its first."""
+    one = chain("big")
+    pools = one.controller._settings.pools
+    pools = (pools[0], replace(pools[1], models=("big", "small")))
+    plan = PlanSettings("free", models=("llama", "small"))
+    one.reconfigure(replace(one.controller._settings, pools=pools, plans=(plan,)), 0.0)
+    one.arrive(1, 0.0)
+    (effect,) = one.arrive(2, 0.0, plan="free", tenant="acme")
+    assert isinstance(effect, Dispatch)
+    assert ("b", "small") == (effect.endpoint, effect.record.model)
+
+
+def test_a_waiter_whose_plan_is_gone_falls_back_as_it_stood() -> None:
+    """A reload while it waits is no misuse, and gives it no model that nobody granted."""
+    one = waiting()
+    settings = replace(one.controller._settings, plans=(PlanSettings("p", weight=3.0, max_inflight=5),))
+    one.reconfigure(settings, 0.0)
+    for number in (1, 2):
+        one.arrive(number, 0.0, plan="p", tenant="acme", model="small")
+    one.reconfigure(replace(settings, plans=()), 1.0)
+    assert [(2, "b")] == dispatched(one.run_until(5.0))
+    assert 3.0 == one.controller._life.tickets[TicketId(2)].weight
+    one.close()
+    other = waiting()
+    other.reconfigure(settings, 0.0)
+    for number in (1, 2):
+        other.arrive(number, 0.0, plan="p", tenant="acme")
+    other.reconfigure(replace(settings, plans=()), 1.0)
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(other.run_until(5.0))
+
+
 def test_where_nothing_is_enforced_nobody_comes_to_wait() -> None:
     """A fallback in shadow takes what has room there."""
     one = chain("small")

@@ -40,6 +40,14 @@ def test_without_a_list_what_the_engines_say_counts() -> None:
     assert "two" == asked_at(demand(1, model="two"), site.pool).model
 
 
+def test_a_plan_chooses_among_the_models_of_a_pool() -> None:
+    """Where it has none of them, the first is named: whoever asks decides what that means."""
+    site = Site(pool_settings(models=("small", "tiny", "t-*")))
+    assert "tiny" == asked_at(demand(1), site.pool, ("t*",)).model
+    assert "small" == asked_at(demand(1), site.pool, ("other",)).model
+    assert "t-1" == asked_at(demand(1, model="t-1"), site.pool, ("other",)).model
+
+
 def test_what_the_client_asked_for_is_kept_over_several_changes() -> None:
     """And going back to it is no change."""
     moved = with_model(with_model(demand(1), "b"), "c")

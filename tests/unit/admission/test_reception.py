@@ -32,7 +32,7 @@ def test_rules_give_an_arrival_its_class_and_a_guest_only_a_verdict() -> None:
     """Who falls back has been routed already."""
     site = Site(settings=settings_for(rules=book(BATCH, WALL, names=("class",))))
     reception = Reception(site.settings, {"llama": site.pool}, Quota(), 0.0)
-    arrived, guest = reception.arrived(demand(1), 0.0), reception.guest(demand(2), 0.0)
+    arrived, guest = reception.arrived(demand(1), 0.0), reception.guest(demand(2), site.ticket(2), 0.0)
     assert ("batch", "standard") == (arrived.demand.class_name, guest.demand.class_name)
     for ticket in (arrived, guest):
         assert ticket.ruling is not None

@@ -152,16 +152,31 @@ def test_credentials_are_kept_apart_where_not_every_pool_gets_them() -> None:
 
 def test_a_plan_may_ask_for_a_limit_and_names_its_models() -> None:
     """400 names the field, 403 the models."""
-    FREE.check(Ask("small-8b", stream=False, prompt_bytes=1, max_output_tokens=5))
-    Plan("all", {}).check(Ask(None, stream=False, prompt_bytes=1))
+    served = ("large", "small-8b")
+    assert FREE.check(Ask("small-8b", stream=False, prompt_bytes=1, max_output_tokens=5), served) is None
+    assert Plan("all", {}).check(Ask(None, stream=False, prompt_bytes=1), served) is None
     with pytest.raises(BadRequest) as bad:
-        FREE.check(Ask("small-8b", stream=False, prompt_bytes=1))
+        FREE.check(Ask("small-8b", stream=False, prompt_bytes=1), served)
     assert "max_tokens" == bad.value.param
-    for model in ("large", None):
-        with pytest.raises(Denied) as denied:
-            FREE.check(Ask(model, stream=False, prompt_bytes=1, max_output_tokens=5))
-        assert (403, "model_not_allowed") == (denied.value.answer.status, denied.value.answer.code)
-        assert b"small-*" in denied.value.answer.body
+    with pytest.raises(Denied) as denied:
+        FREE.check(Ask("large", stream=False, prompt_bytes=1, max_output_tokens=5), served)
+    assert (403, "model_not_allowed") == (denied.value.answer.status, denied.value.answer.code)
+    assert b"small-*" in denied.value.answer.body
+
+
+def test_who_names_no_model_gets_the_first_that_the_plan_has() -> None:
+    """Said to the engine, which might serve another one by itself; 403 if there is none, 400 if nobody knows."""
+    ask = Ask(None, stream=False, prompt_bytes=1, max_output_tokens=5)
+    assert "small-8b" == FREE.check(ask, ("large", "small-8b", "small-3b"))
+    assert "small-8b" == FREE.check(ask, ("small-*", "small-8b"))
+    with pytest.raises(Denied) as denied:
+        FREE.check(ask, ("large",))
+    assert (403, "model_not_allowed") == (denied.value.answer.status, denied.value.answer.code)
+    for unknown in ((), ("*",)):
+        with pytest.raises(BadRequest) as bad:
+            FREE.check(ask, unknown)
+        assert "model" == bad.value.param
+        assert "small-*" in bad.value.message
 
 
 def test_a_tenant_named_twice_is_nobody() -> None:
