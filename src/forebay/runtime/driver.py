@@ -85,8 +85,16 @@ class Driver:
         else:
             self._run(event)
 
-    def reconfigure(self, settings: Settings) -> None:
-        """Replace the core's settings. Raises: ConfigRefused, before anything was changed."""
+    def reconfigure(self, settings: Settings, then: Callable[[], None]) -> None:
+        """Replace the core's settings.
+
+        Args:
+            then: brings everything else over to them. Called before the first effect is carried out: that may let a
+                client's next request in, which must not come with the classes and plans of before.
+
+        Raises:
+            ConfigRefused: before anything was changed; `then` was not called.
+        """
         try:
             effects = self._controller.reconfigure(settings, self._read_clock())
         except ConfigRefused:
@@ -95,8 +103,11 @@ class Driver:
             self._fail(error)
             raise
         self._handling = True
-        self.delivery.carry_out(effects)
-        self._run()
+        try:
+            then()
+        finally:  # whatever became of it, the core has decided
+            self.delivery.carry_out(effects)
+            self._run()
 
     def snapshot(self) -> Snapshot | None:
         """The core as it is; None once it has failed."""

@@ -67,8 +67,11 @@ class ReloadResult:
 class Core(Protocol):
     """What is asked of the driver."""
 
-    def reconfigure(self, settings: Settings) -> None:
-        """Replace the core's settings. Raises: ConfigRefused, before anything was changed."""
+    def reconfigure(self, settings: Settings, then: Callable[[], None]) -> None:
+        """Replace the core's settings, call `then`, and only then carry out what the core decided.
+
+        Raises: ConfigRefused, before anything was changed.
+        """
 
     def feed(self, event: Event) -> None:
         """Something happened."""
@@ -159,11 +162,15 @@ class Reloading:
         """Raises: ConfigRefused, with nothing changed."""
         before, after = self.prepared.config, prepared.config
         differing = _differing(before, after)
-        self._set(prepared.settings)
-        self.prepared = prepared
+
+        def go_by_it() -> None:
+            self.prepared = prepared
+            self._take_over(prepared)
+            self._place_endpoints()  # a pool that is new has its engines before its first request
+
+        self._set(prepared.settings, go_by_it)
         self.reloads += 1
         self.loaded_at_s = time.time()
-        self._take_over(prepared)
         self._place_endpoints()
         pending = _differing(self._started_with, after)
         return ReloadResult(
@@ -173,7 +180,7 @@ class Reloading:
             needs_restart=tuple(key for key in pending if _needs_restart(key)),
         )
 
-    def _set(self, settings: Settings) -> None:
+    def _set(self, settings: Settings, then: Callable[[], None]) -> None:
         """Give the core these settings, and pools and classes that are gone for as long as they have requests."""
         names = {pool.name for pool in settings.pools}
         busy = self._busy_pools()
@@ -181,8 +188,12 @@ class Reloading:
         known.update((pool.name, pool) for pool in self._kept_pools)
         kept = tuple(pool for name, pool in known.items() if name not in names and name in busy)
         classes = with_kept(settings.classes, self._classes, self._core.classes_in_use())
-        self._core.reconfigure(replace(settings, pools=settings.pools + kept, classes=classes))
-        self._kept_pools, self._classes = kept, classes
+
+        def in_force() -> None:
+            self._kept_pools, self._classes = kept, classes
+            then()
+
+        self._core.reconfigure(replace(settings, pools=settings.pools + kept, classes=classes), in_force)
 
     def _busy_pools(self) -> set[str]:
         snapshot = self._core.snapshot()
@@ -245,7 +256,7 @@ class Reloading:
     def _finish_moves(self) -> None:
         """Pools and classes that are gone may have ended by now, and endpoints have left their old ones."""
         if self._is_something_over():
-            self._set(self.prepared.settings)
+            self._set(self.prepared.settings, lambda: None)
         for endpoint in self._place_endpoints():
             self._look_again(endpoint)
 

@@ -223,9 +223,36 @@ def test_new_settings_take_effect_and_bad_ones_change_nothing() -> None:
     bench.arrive()
     _, waiter = bench.arrive()
     with pytest.raises(ConfigRefused):
-        bench.driver.reconfigure(Settings((PoolSettings("other"),)))
+        bench.driver.reconfigure(Settings((PoolSettings("other"),)), pytest.fail)
     assert ["hold"] == waiter.told
-    bench.driver.reconfigure(Settings((PoolSettings("p", max_inflight_requests=2),)))
+    bench.driver.reconfigure(Settings((PoolSettings("p", max_inflight_requests=2),)), lambda: None)
+    assert ["hold", "dispatch 1"] == waiter.told
+
+
+def test_all_else_goes_by_new_settings_before_anybody_hears_of_them() -> None:
+    """Whatever is carried out may let a request in: it must not be told apart by the table of before."""
+    bench = Bench()
+    bench.arrive()
+    waiter = Kept()
+    table, found = ["old"], list[str]()
+    waiter.act = lambda what: found.append(f"{what} {table[0]}")
+    bench.arrive(waiter)
+    twice = Settings((PoolSettings("p", max_inflight_requests=2),))
+    bench.driver.reconfigure(twice, lambda: table.__setitem__(0, "new"))
+    assert ["hold old", "dispatch 1 new"] == found
+
+
+def test_effects_are_carried_out_though_the_rest_has_a_fault() -> None:
+    """The core has decided, and books what nobody would start."""
+    bench = Bench()
+    bench.arrive()
+    _, waiter = bench.arrive()
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError):
+        bench.driver.reconfigure(Settings((PoolSettings("p", max_inflight_requests=2),)), broken)
     assert ["hold", "dispatch 1"] == waiter.told
 
 

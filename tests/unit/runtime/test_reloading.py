@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
-from forebay.admission.events import Event
-from forebay.admission.model import EndpointId
-from forebay.admission.settings import ClassSettings, Settings
+from forebay.admission.events import Arrived, Described, Event
+from forebay.admission.model import EndpointId, EngineInfo, EngineKind
+from forebay.admission.settings import ClassSettings, PlanSettings, Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import ConfigError, ConfigProblem, load
 from forebay.runtime.driver import Driver
 from forebay.runtime.prepared import Prepared, prepare
 from forebay.runtime.reloading import Reloading, with_kept
-from tests.unit.runtime.doubles import Clock, Timers
+from tests.unit.runtime.doubles import Clock, Kept, Timers, demand
 
 
 def configured(**pools: list[str]) -> Prepared:
@@ -57,6 +59,37 @@ async def test_endpoints_come_go_and_change_places() -> None:
     assert [] == running.looked_at  # their pollers begin with the reload and tell by themselves
 
 
+async def test_a_request_that_a_reload_itself_lets_in_comes_by_the_new_configuration() -> None:
+    """As when a client's next one is read because its last was answered: plan, pool and its engines are there."""
+    before, after = configured(one=["a"]), configured(one=["a"], two=["b"])
+    before, after = (
+        replace(p, settings=replace(p.settings, plans=(PlanSettings(plan),), pools=pools))
+        for p, plan, pools in (
+            (before, "old", (replace(before.settings.pools[0], max_inflight_requests=1),)),
+            (after, "new", after.settings.pools),
+        )
+    )
+    running = Running(before)
+    driver, core = running.driver, EndpointId("http://a:1")
+    driver.feed(Described(core, EngineInfo(EngineKind.VLLM)))
+
+    def plan() -> str:
+        return (running.taken[-1] if running.taken else before).settings.plans[0].name
+
+    def ask(pool: str, listener: Kept) -> None:
+        ticket = driver.new_ticket()
+        driver.register(ticket, listener)
+        driver.feed(Arrived(replace(demand(ticket), pool=pool, tenant="acme", plan=plan())))
+
+    ask("one", Kept())
+    waiter, later = Kept(), Kept()
+    waiter.act = lambda what: ask("two", later) if what.startswith("dispatch") else None
+    ask("one", waiter)
+    running.next = after
+    assert (await running.reloading.reload("test")).applied
+    assert (["hold", "dispatch 1"], ["hold"]) == (waiter.told, later.told)
+
+
 async def test_a_configuration_that_cannot_be_used_changes_nothing() -> None:
     """The problems are the answer."""
     running = Running(configured(one=["a"]))
@@ -92,7 +125,7 @@ class Failed:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def reconfigure(self, settings: Settings) -> None:
+    def reconfigure(self, settings: Settings, then: Callable[[], None]) -> None:
         self.told.append(settings)
 
     def feed(self, event: Event) -> None:
