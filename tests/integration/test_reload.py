@@ -226,3 +226,32 @@ async def test_without_a_file_there_is_nothing_new() -> None:
         await until_up(http, gateway)
         status, told = await reload(http, gateway)
         assert (200, []) == (status, told["changed"])
+
+
+async def test_a_broken_file_shows_no_secret(tmp_path: Path) -> None:
+    """Neither who asked for the reload, nor the log, nor the admin port, sees what stands under a secret key."""
+    path, secret = tmp_path / "forebay.yaml", "x7Qz-9fK2mPw"
+    async with engine() as fake, client() as http:
+        write(path, fake, upstream_key=secret)
+        whole = path.read_text()
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            shown = ""
+            for line in (
+                f"admin_token: *{secret}",
+                f"admin_token: !x {secret}",
+                f"admin_token: &t {secret}\nlisten: *t",
+                f"tenants: [{{name: a, keys: [{{{secret}: 1}}]}}]",
+                f"limits: {{max_body: {{upstream_key: {secret}}}}}",
+            ):
+                path.write_text(f"{whole}{line}\n")
+                status, told = await reload(http, gateway)
+                assert (400, False) == (status, told["applied"])
+                shown += str(told)
+            shown += (await http.get(f"{gateway.admin_url}/api/snapshot")).text
+            shown += (await http.get(f"{gateway.admin_url}/metrics")).text
+            gateway.signal()
+            await gateway.exit_code()
+            shown += await gateway.log()
+            assert "admin_token" in shown
+            assert secret not in shown

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from forebay.config.group_checks import doubts_of_groups, groups_do_not_fit
 from forebay.config.rule_checks import fallbacks_do_not_fit, rules_do_not_fit
 from forebay.config.schema import Config
+from forebay.config.secret_keys import quoted
 from forebay.config.tenancy_checks import doubts_of_tenants, tenants_do_not_fit
 from forebay.config.yaml_text import KeyPath
 
@@ -153,7 +154,7 @@ def _classes(config: Config) -> Iterator[tuple[KeyPath, str]]:
     elif config.default_class not in names:
         yield (
             ("default_class",),
-            f"{config.default_class!r} is not a class; set default_class to one of {', '.join(names)}",
+            f"{quoted(config.default_class)} is not a class; set default_class to one of {', '.join(names)}",
         )
 
 

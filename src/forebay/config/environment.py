@@ -91,7 +91,7 @@ def overrides_from(environ: Mapping[str, str]) -> tuple[list[Override], list[str
             if keys[0] in _PLAIN_TEXT or keys[-1] == "upstream_key":
                 document = Document(variable, environ[variable])
             else:
-                document = parse_yaml(environ[variable], variable)
+                document = parse_yaml(environ[variable], variable, under=tuple(keys))
         except ConfigError as error:
             problems += error.problems
             continue

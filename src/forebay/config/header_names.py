@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from forebay.config.secret_keys import quoted
+
 __all__ = ["TAKEN_HEADERS", "free_header"]
 
 TAKEN_HEADERS: Final = frozenset(
@@ -48,5 +50,5 @@ _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 def free_header(value: str) -> str:
     """The name in lower case. Raises: ValueError, if it is none, or one that means something else."""
     if _NAME.fullmatch(value) is None or value.lower() in TAKEN_HEADERS:
-        raise ValueError(f"found {value[:60]!r}, expected the name of a header that means nothing else here")
+        raise ValueError(f"found {quoted(value)}, expected the name of a header that means nothing else here")
     return value.lower()

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from forebay.config.errors import ConfigProblem
 from forebay.config.rule_entries import RefuseAction, RuleAction, RuleEntry
 from forebay.config.schema import LATER_KEYS, ClassEntry, Config, Limits, Pool
+from forebay.config.secret_keys import harmless, in_words, may_be_secret
 from forebay.config.tenancy import PlanEntry, TenantEntry
 from forebay.config.yaml_text import Document, KeyPath, key_text
 
@@ -30,7 +31,6 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "rules[].then": RuleAction,
     "rules[].then.refuse": RefuseAction,
 }
-_SECRET_KEYS = frozenset({"admin_token", "upstream_key", "keys"})
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -57,6 +57,7 @@ _PLACES = {
     "rules[]": "a rule",
     "rules[].then": "a rule's `then`",
 }
+_BOUNDED = frozenset({"too_short", "string_too_short", "too_long", "string_too_long"})
 _LIMITS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -92,18 +93,12 @@ def problems_from(error: ValidationError, document: Document) -> list[ConfigProb
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 
-def _may_be_secret(path: KeyPath) -> bool:
-    """True of secret keys, and of all that stands where a tenant's keys are by mistake."""
-    if not _SECRET_KEYS.isdisjoint(path):
-        return True
-    return path[:1] == ("tenants",) and path[-1] not in ("plan", "name")
-
-
 def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> str:
     """One finding as a sentence."""
     kind: str = finding["type"]
     context: Mapping[str, Any] = finding.get("ctx", {})
-    found = "a value" if _may_be_secret(path) else _shown(finding["input"])
+    is_hidden = may_be_secret(path)
+    found = "a value" if is_hidden else in_words(finding["input"])
     if kind == "extra_forbidden":
         return _unknown_key(path)
     if kind == "missing":
@@ -113,6 +108,8 @@ def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> s
     if kind in _EXPECTED:
         example = _LISTS.get(str(path[-1])) if kind == "list_type" and path else None
         return f"found {found}, expected {_EXPECTED[kind]}" + (f", as in `{example}`" if example else "")
+    if is_hidden and kind not in _BOUNDED:
+        return "cannot be used here"
     if kind == "literal_error":
         return (
             f"found {found}, allowed: {context['expected'].replace(chr(39), '')}{_suggestion_from(finding)}"
@@ -122,9 +119,9 @@ def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> s
         return (
             f"found {_with_unit(path, finding['input'])}, must be {words} {_with_unit(path, context[name])}"
         )
-    if kind in ("too_short", "string_too_short"):
+    if kind in _BOUNDED and "min_length" in context:
         return f"too short, needs at least {context['min_length']}"
-    if kind in ("too_long", "string_too_long"):
+    if kind in _BOUNDED:
         return f"too long, may have at most {context['max_length']}"
     return f"found {found}: {finding['msg']}"
 
@@ -180,26 +177,10 @@ def _where(path: KeyPath) -> str:
     return key_text(path)
 
 
-def _shown(value: object) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return f"the text {value[:60]!r}"
-        case Mapping():
-            return "a mapping"
-        case list():
-            return "a list"
-        case _:
-            return str(value)[:60]
-
-
 def _with_unit(path: KeyPath, value: object) -> str:
     key = path[-1] if path else ""
     if not isinstance(value, int | float):
-        return str(value)[:60]
+        return harmless(str(value), "a value")
     if key in _DURATION_KEYS:
         return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
     if key in _SIZE_KEYS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay.config.schema import Config
+from forebay.config.secret_keys import quoted
 from forebay.config.yaml_text import KeyPath
 
 __all__ = ["fallbacks_do_not_fit", "rules_do_not_fit"]
@@ -18,7 +19,7 @@ def fallbacks_do_not_fit(config: Config) -> Iterator[tuple[KeyPath, str]]:
             continue
         path: KeyPath = ("pools", index, "fallback")
         if pool.fallback not in following:
-            yield path, f"{pool.fallback!r} is not a pool; there are {', '.join(following)}"
+            yield path, f"{quoted(pool.fallback)} is not a pool; there are {', '.join(following)}"
             continue
         way = [pool.name]
         step: str | None = pool.fallback
@@ -52,16 +53,18 @@ def rules_do_not_fit(config: Config, classes: list[str]) -> Iterator[tuple[KeyPa
         if then.class_ is not None and then.class_ not in classes:
             yield (
                 (*path, "then", "class"),
-                f"rule {rule.name!r}: {then.class_!r} is not a class; there are {', '.join(classes)}",
+                f"rule {rule.name!r}: {quoted(then.class_)} is not a class; there are {', '.join(classes)}",
             )
         if then.pool is not None and then.pool not in pools:
             yield (
                 (*path, "then", "pool"),
-                f"rule {rule.name!r}: {then.pool!r} is not a pool; there are {', '.join(pools)}",
+                f"rule {rule.name!r}: {quoted(then.pool)} is not a pool; there are {', '.join(pools)}",
             )
-        lost = then.model is not None and then.pool is None and len(pools) > 1
-        if lost and home_of(then.model or "", config.pools) is None:
+        if then.model is None or then.pool is not None or len(pools) == 1:
+            continue
+        if home_of(then.model, config.pools) is None:
+            nowhere = f"no pool's `models` name {quoted(then.model)}"
             yield (
                 (*path, "then", "model"),
-                f"rule {rule.name!r}: no pool's `models` name {then.model!r}; say `pool` as well, or list it in one",
+                f"rule {rule.name!r}: {nowhere}; say `pool` as well, or list it in one",
             )

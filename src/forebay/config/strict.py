@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
+from forebay.config.secret_keys import quoted
 from forebay.config.units import parse_duration_s
 
 __all__ = ["DURATION_PATTERN", "Duration", "Strict", "plain_name"]
@@ -32,6 +33,6 @@ def plain_name(value: str) -> str:
     """A name that is harmless in labels, logs and headers. Raises: ValueError."""
     if _NAME.fullmatch(value) is None:
         raise ValueError(
-            f"found {value[:60]!r}; a name has 1 to 100 letters, digits and . _ / : - and starts with a letter or digit"
+            f"found {quoted(value)}; a name has 1 to 100 letters, digits and . _ / : - and a letter or digit first"
         )
     return value

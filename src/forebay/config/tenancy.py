@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
+from forebay.config.secret_keys import quoted
 from forebay.config.strict import Strict, plain_name
 
 __all__ = [
@@ -43,7 +44,8 @@ def _network(value: object) -> IPv4Network | IPv6Network:
     try:
         return ip_network(value)
     except ValueError as error:
-        raise ValueError(f"found {value[:60]!r}, expected a network as in 10.0.0.0/8: {error}") from None
+        why = "; it has host bits set" if "host bits" in str(error) else ""
+        raise ValueError(f"found {quoted(value)}, expected a network as in 10.0.0.0/8{why}") from None
 
 
 KeyDigest = Annotated[
@@ -113,7 +115,9 @@ class TenantEntry(Strict):
     @classmethod
     def _name_is_printable(cls, value: str) -> str:
         if _TENANT.fullmatch(value) is None:
-            raise ValueError(f"found {value[:60]!r}; a tenant's name has 1 to 100 printable ASCII characters")
+            raise ValueError(
+                f"found {quoted(value)}; a tenant's name has 1 to 100 printable ASCII characters"
+            )
         return value
 
 

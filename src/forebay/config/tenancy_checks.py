@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from forebay.config.schema import Config
+from forebay.config.secret_keys import quoted
 from forebay.config.yaml_text import KeyPath
 
 __all__ = ["doubts_of_tenants", "tenants_do_not_fit"]
@@ -58,7 +59,7 @@ def _plans(config: Config, classes: Sequence[str]) -> Iterator[tuple[KeyPath, st
         for position, wanted in enumerate(plan.classes or ()):
             path: KeyPath = ("plans", name, "classes", position)
             if wanted not in classes:
-                yield path, f"{wanted!r} is not a class; there are {', '.join(classes)}"
+                yield path, f"{quoted(wanted)} is not a class; there are {', '.join(classes)}"
         for key, rate_key, rate, burst in (
             ("burst", "tokens_per_second", plan.tokens_per_second, plan.burst),
             ("requests_burst", "requests_per_second", plan.requests_per_second, plan.requests_burst),
@@ -105,7 +106,7 @@ def _unknown_plan(config: Config, path: KeyPath, name: str) -> Iterator[tuple[Ke
         there = (
             f"there are {', '.join(list(plans)[:20])}" if plans else "there are none: add it under `plans`"
         )
-        yield path, f"{name!r} is not a plan; {there}"
+        yield path, f"{quoted(name)} is not a plan; {there}"
 
 
 def _credentials(config: Config) -> Iterator[tuple[KeyPath, str]]:

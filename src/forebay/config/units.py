@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from forebay.config.secret_keys import harmless, in_words, quoted
+
 __all__ = [
     "Address",
     "EndpointUrl",
@@ -117,15 +119,15 @@ def parse_duration_s(value: object) -> float:
     if _BARE_NUMBER.fullmatch(text) is not None:
         raise ValueError(f"{text} has no unit; write {text}s or {text}ms")
     if _COMPOUND_DURATION.fullmatch(text) is None:
-        raise ValueError(f"cannot read {_quoted(value)} as a duration; write it like 500ms, 1.5s or 2m")
+        raise ValueError(f"cannot read {quoted(value)} as a duration; write it like 500ms, 1.5s or 2m")
     total_s = 0.0
     for part in _QUANTITY.finditer(text):
         unit_s = _DURATION_UNITS_S.get(part["unit"])
         if unit_s is None:
-            raise ValueError(f"unknown unit in {_quoted(value)}; units are us, ms, s, m, h, d")
+            raise ValueError(f"unknown unit in {quoted(value)}; units are us, ms, s, m, h, d")
         total_s += float(part["number"]) * unit_s
     if not math.isfinite(total_s):
-        raise ValueError(f"{_quoted(value)} is too long")
+        raise ValueError(f"{quoted(value)} is too long")
     return total_s
 
 
@@ -136,16 +138,16 @@ def parse_size_bytes(value: object) -> int:
             raise ValueError(f"found {value}, a size cannot be negative")
         return value
     if not isinstance(value, str):
-        raise ValueError(f"found {value!r}, expected a size such as 32MiB or 512kB")
+        raise ValueError(f"found {in_words(value)}, expected a size such as 32MiB or 512kB")
     match = _QUANTITY.fullmatch(value.strip())
     if match is None:
-        raise ValueError(f"cannot read {_quoted(value)} as a size; write it like 32MiB or 512kB")
+        raise ValueError(f"cannot read {quoted(value)} as a size; write it like 32MiB or 512kB")
     unit_bytes = _SIZE_UNITS_BYTES.get(match["unit"].lower())
     if unit_bytes is None:
-        raise ValueError(f"unknown unit in {_quoted(value)}; units are B, kB, MB, GB, KiB, MiB, GiB")
+        raise ValueError(f"unknown unit in {quoted(value)}; units are B, kB, MB, GB, KiB, MiB, GiB")
     size = float(match["number"]) * unit_bytes
     if not math.isfinite(size):
-        raise ValueError(f"{_quoted(value)} is too large")
+        raise ValueError(f"{quoted(value)} is too large")
     return round(size)
 
 
@@ -156,25 +158,27 @@ def parse_address(value: object) -> Address:
     if isinstance(value, int) and not isinstance(value, bool):
         return Address("127.0.0.1", _port(str(value), str(value)))
     if not isinstance(value, str):
-        raise ValueError(f"found {value!r}, expected HOST:PORT such as 127.0.0.1:8080")
+        raise ValueError(f"found {in_words(value)}, expected HOST:PORT such as 127.0.0.1:8080")
     text = value.strip()
     if "://" in text:
-        raise ValueError(f"found {_quoted(value)}; write HOST:PORT without a scheme")
+        raise ValueError(f"found {quoted(value)}; write HOST:PORT without a scheme")
     if text.isdecimal():
         return Address("127.0.0.1", _port(text, value))
     host, colon, port = text.rpartition(":")
     if not colon:
-        raise ValueError(f"no port in {_quoted(value)}; write it like {text or '127.0.0.1'}:8080")
+        raise ValueError(f"no port in {quoted(value)}; write it like {harmless(text, '127.0.0.1')}:8080")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         if _IPV6.fullmatch(host) is None or ":" not in host:
-            raise ValueError(f"{_quoted(value)} holds no IPv6 address in its brackets")
+            raise ValueError(f"{quoted(value)} holds no IPv6 address in its brackets")
     elif ":" in host:
-        raise ValueError(f"put the IPv6 address of {_quoted(value)} in brackets: [{host}]:{port}")
+        raise ValueError(
+            f"put the IPv6 address of {quoted(value)} in brackets: {harmless(f'[{host}]:{port}', '[::1]:8080')}"
+        )
     elif host in ("", "*"):
         host = "0.0.0.0"
     elif _HOST.fullmatch(host) is None:
-        raise ValueError(f"{_quoted(value)} holds no host name before the port")
+        raise ValueError(f"{quoted(value)} holds no host name before the port")
     return Address(host, _port(port, value))
 
 
@@ -183,43 +187,40 @@ def parse_endpoint_url(value: object) -> EndpointUrl:
     if isinstance(value, EndpointUrl):
         return value
     if not isinstance(value, str):
-        raise ValueError(f"found {value!r}, expected a URL such as http://10.0.0.1:8000")
+        raise ValueError(f"found {in_words(value)}, expected a URL such as http://10.0.0.1:8000")
     text = value.strip()
+    if "@" in text:
+        raise ValueError("an endpoint URL carries no user or password; clients' credentials are passed on")
     if "://" not in text:
-        raise ValueError(f"found {_quoted(value)}; an endpoint is a URL, write http://{text or 'HOST:PORT'}")
+        raise ValueError(
+            f"found {quoted(value)}; an endpoint is a URL, write http://{harmless(text, 'HOST:PORT')}"
+        )
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
         raise ValueError(
-            f"cannot read {_quoted(value)} as a URL; write it like http://10.0.0.1:8000"
+            f"cannot read {quoted(value)} as a URL; write it like http://10.0.0.1:8000"
         ) from None
     if parts.scheme == "https":
         raise ValueError(
-            f"found {_quoted(value)}: this version has no TLS to engines yet; use http://, or a TLS proxy beside us"
+            f"found {quoted(value)}: this version has no TLS to engines yet; use http://, or a TLS proxy beside us"
         )
     if parts.scheme != "http":
         raise ValueError(f"found scheme {parts.scheme!r}; engines are reached by http://")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("an endpoint URL carries no user or password; clients' credentials are passed on")
     if parts.query or parts.fragment or parts.path not in ("", "/", "/v1", "/v1/"):
         raise ValueError(
-            f"found {_quoted(value)}; only scheme, host and port belong here (an engine's /v1 is known)"
+            f"found {quoted(value)}; only scheme, host and port belong here (an engine's /v1 is known)"
         )
     host = parts.hostname or ""
     if _HOST.fullmatch(host) is None and (":" not in host or _IPV6.fullmatch(host) is None):
-        raise ValueError(f"{_quoted(value)} names no host; write it like http://10.0.0.1:8000")
+        raise ValueError(f"{quoted(value)} names no host; write it like http://10.0.0.1:8000")
     if port == 0:
-        raise ValueError(f"port 0 in {_quoted(value)} cannot be connected to")
+        raise ValueError(f"port 0 in {quoted(value)} cannot be connected to")
     return EndpointUrl(host, 80 if port is None else port)
 
 
 def _port(text: str, whole: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > 5 or int(text) > 65535:
-        raise ValueError(f"no usable port in {_quoted(whole)}; ports are 1 to 65535, or 0 for any free one")
+        raise ValueError(f"no usable port in {quoted(whole)}; ports are 1 to 65535, or 0 for any free one")
     return int(text)
-
-
-def _quoted(value: str) -> str:
-    """The text as found, shortened: a message must not repeat a whole file that was pasted into one value."""
-    return repr(value if len(value) <= 60 else value[:57] + "...")

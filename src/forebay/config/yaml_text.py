@@ -3,6 +3,7 @@
 Differences from PyYAML's safe loader, each on purpose: a key given twice is an error (the first would be lost in
 silence); only YAML 1.2's core scalars are special, so `off`, `yes` and `1:30` stay text; a document is bounded in
 bytes, in depth and in expanded size (aliases of aliases). It owns no file handles and never makes Python objects.
+What is under a secret key is in no message, and may not stand anywhere else by an alias, where messages would show it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from forebay.config.errors import ConfigError, ConfigProblem
+from forebay.config.secret_keys import KeyPath, is_secret, may_be_secret, quoted, shown_path
 
 __all__ = ["MAX_DOCUMENT_BYTES", "Document", "KeyPath", "key_text", "parse_yaml"]
 
@@ -22,8 +24,9 @@ MAX_DOCUMENT_BYTES: Final = 256 * 1024
 """A configuration with a thousand endpoints is under 50 kB; PyYAML reads this much in a few seconds."""
 _MAX_NODES: Final = 100_000
 _MAX_DEPTH: Final = 32
-
-KeyPath = tuple[str | int, ...]
+_NAMED: Final = re.compile(r"""'(?!<)[^']{3,}'|"[^"]{3,}\"""")
+"""What PyYAML quotes of a text: names of aliases and anchors, and tags. A secret that needs quotation marks and has
+none is read as one of these."""
 
 
 @dataclass(slots=True)
@@ -50,9 +53,9 @@ class Document:
         for length in range(len(path), -1, -1):
             source = self.overridden.get(path[:length])
             if source is not None:
-                return ConfigProblem(source, key_text(path), message)
+                return ConfigProblem(source, key_text(shown_path(path)), message)
         line, column = self.place(path)
-        return ConfigProblem(self.source, key_text(path), message, line, column)
+        return ConfigProblem(self.source, key_text(shown_path(path)), message, line, column)
 
 
 def key_text(path: KeyPath) -> str:
@@ -66,8 +69,11 @@ def key_text(path: KeyPath) -> str:
     return text
 
 
-def parse_yaml(text: str, source: str) -> Document:
+def parse_yaml(text: str, source: str, *, under: KeyPath = ()) -> Document:
     """The one document in `text`.
+
+    Args:
+        under: where in a configuration it stands, which says what of it is secret.
 
     Raises:
         ConfigError: with the place and the fix; nothing else, whatever the text.
@@ -81,11 +87,15 @@ def parse_yaml(text: str, source: str) -> Document:
         root = loader.get_single_node()
         document = Document(source, None)
         if root is not None:
-            document.data = _Construction(loader, document).value(root, ())
+            construction = _Construction(loader, document, under=under)
+            construction.keep_secrets_apart(root)
+            document.data = construction.value(root, ())
         return document
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        message = " ".join(part for part in (error.context, error.problem) if part)
+        message = _NAMED.sub("…", " ".join(part for part in (error.context, error.problem) if part))
+        if "alias" in message or "anchor" in message or "tag" in message:
+            message += "; a text that begins with *, & or ! needs quotation marks"
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
         raise ConfigError([ConfigProblem(source, "", f"not valid YAML: {message}", line, column)]) from None
     except yaml.YAMLError as error:
@@ -118,10 +128,34 @@ for _tag, _pattern, _first in (
 class _Construction:
     """Walks the node graph once per use of each node, so that every key gets its own path."""
 
-    def __init__(self, loader: _Loader, document: Document) -> None:
+    def __init__(self, loader: _Loader, document: Document, *, under: KeyPath) -> None:
         self._loader = loader
         self._document = document
+        self._under = under
         self._nodes = 0
+
+    def keep_secrets_apart(self, root: yaml.Node) -> None:
+        """Nothing stands under a secret key and, by an alias, elsewhere too. Raises: ConfigError."""
+        uses: dict[yaml.Node, KeyPath] = {}
+        seen: set[tuple[yaml.Node, bool]] = set()
+        ways: list[tuple[yaml.Node, KeyPath]] = [(root, ())]
+        while ways:
+            node, path = ways.pop()
+            hidden = is_secret((*self._under, *path))
+            if (node, hidden) in seen:
+                continue
+            seen.add((node, hidden))
+            if (node, not hidden) in seen:
+                secret, other = (path, uses[node]) if hidden else (uses[node], path)
+                also = f"{key_text(shown_path(secret))} is also that of {key_text(shown_path(other))}, by an alias"
+                raise self._error(node, secret, f"the value of {also}: a secret must stand for itself alone")
+            uses[node] = path
+            if isinstance(node, yaml.SequenceNode):
+                ways += [(item, (*path, index)) for index, item in enumerate(node.value)]
+            elif isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    is_key = isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge"
+                    ways += [(key, path), (value, (*path, key.value) if is_key else path)]
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._nodes += 1
@@ -178,12 +212,15 @@ class _Construction:
             case "tag:yaml.org,2002:int" | "tag:yaml.org,2002:float" if _is_number(node.value):
                 return float(node.value)
             case _:
-                raise self._error(node, path, f"cannot use the value {node.value[:60]!r} of type {node.tag}")
+                if may_be_secret((*self._under, *path)):
+                    raise self._error(node, path, "cannot be used here; put it in quotation marks")
+                raise self._error(node, path, f"cannot use the value {quoted(node.value)} of type {node.tag}")
 
     def _error(self, node: yaml.Node, path: KeyPath, message: str) -> ConfigError:
         mark = node.start_mark
+        shown = shown_path((*self._under, *path))[len(self._under) :]
         problem = ConfigProblem(
-            self._document.source, key_text(path), message, mark.line + 1, mark.column + 1
+            self._document.source, key_text(shown), message, mark.line + 1, mark.column + 1
         )
         return ConfigError([problem])
 
