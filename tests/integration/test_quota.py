@@ -273,6 +273,33 @@ async def test_never_refused_requests_wait(tmp_path: Path) -> None:
             assert {200} == {(await call).status_code for call in [first, *waiters]}
 
 
+async def test_who_leaves_keeps_its_place_while_the_engine_may_be_at_its_request(tmp_path: Path) -> None:
+    """R23: asking and leaving gives no more at the engines than the cap; a moment later the place is free."""
+    path = tmp_path / "forebay.yaml"
+    next_is_held = asyncio.Event()
+
+    async def held(served: Served) -> None:
+        if next_is_held.is_set():
+            next_is_held.clear()
+            await asyncio.sleep(60.0)
+        await served.send(plain(chat_answer()))
+
+    async with engine(held) as fake, client() as http:
+        write(path, fake, **tenants(max_inflight=1))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            next_is_held.set()
+            left = asyncio.ensure_future(ask(http, gateway, KEY))
+            await fake.until(lambda: fake.running == 1)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            began_s = asyncio.get_running_loop().time()
+            while (answer := await ask(http, gateway, KEY)).status_code != 200:
+                assert "rate_limit_exceeded quota_inflight_requests" == answer.headers["x-forebay-reason"]
+                await asyncio.sleep(0.02)
+            assert 0.02 <= asyncio.get_running_loop().time() - began_s < 10.0
+
+
 async def test_a_large_body_is_not_read_where_nothing_is_left(tmp_path: Path) -> None:
     """Told at once; of a small body the whole decision is made, and in shadow all bodies are read."""
     path = tmp_path / "forebay.yaml"
@@ -284,6 +311,9 @@ async def test_a_large_body_is_not_read_where_nothing_is_left(tmp_path: Path) ->
             assert b"429" in await begin_to_send(gateway, 30_000_000)
             series = await metrics(http, gateway)
             assert 1.0 == series['forebay_early_answers_total{reason="rate_limit_exceeded"}']
+            refused = 'class="standard",outcome="rate_limit_exceeded",pool="p"'
+            assert 1.0 == series["forebay_requests_total{" + refused + "}"]
+            assert 2.0 == series['forebay_tenant_requests_total{pool="p",tenant="acme"}']
             small = await ask(http, gateway, KEY)
             assert (429, (1, 0)) == (small.status_code, limits(small, "requests"))
             assert (

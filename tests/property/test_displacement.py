@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from forebay.admission.class_state import ClassState
 from forebay.admission.deadlines import file_waiter
-from forebay.admission.gate import examine
+from forebay.admission.gate import Verdict, examine
 from forebay.admission.settings import Displace
-from forebay.admission.tickets import Ticket
-from forebay.admission.triage import VICTIMS_MAX, room_for
+from forebay.admission.tickets import WAITING, Ticket
+from forebay.admission.triage import SOONEST_MAX, VICTIMS_MAX, in_vain, room_for, waits_in_vain
 from tests.unit.admission.build import Site, pool_settings
 
 CLASSES = ("realtime", "standard", "batch")
@@ -119,3 +120,55 @@ def test_victims_are_those_that_the_rules_name(displace: Displace) -> None:
             for state in crowd.site.pool.classes.values():
                 state.deadlines.verify()
     assert seen == ({0} if displace is Displace.OFF else {0, 1, 2, 3, 4})
+
+
+def relevant(crowd: Crowd, newcomer: Ticket, verdict: Verdict) -> list[ClassState]:
+    """The classes in which somebody's going helps: with the pool's bound all."""
+    full = any(not check.passed and check.name == "pool_queue_requests" for check in verdict.checks)
+    return [state for state in crowd.site.pool.classes.values() if full or state.index == newcomer.rank]
+
+
+def first_to_start(crowd: Crowd, state: ClassState) -> list[Ticket]:
+    """The few of a class that must start first; to within a slot, in which they are not in order."""
+    own = [ticket for ticket in crowd.waiting if ticket.rank == state.index]
+    soonest = [entry.owner for entry in state.deadlines.soonest(SOONEST_MAX)]
+    found = [ticket for ticket in own if ticket in soonest]
+    assert len(found) == min(len(own), SOONEST_MAX)
+    latest_s = max((ticket.deadline_s for ticket in found), default=0.0)
+    slot_s = state.settings.wait_budget_s / 32
+    assert all(ticket.deadline_s >= latest_s - slot_s for ticket in own if ticket not in found)
+    return found
+
+
+def test_those_who_wait_in_vain_are_found_among_the_first_to_start() -> None:
+    """R26: nobody with a chance is named; where they go, a few calls later nobody without one is among those."""
+    found = set[int]()
+    for number in range(250):
+        draw = random.Random(f"in vain {number}")
+        crowd = Crowd(draw)
+        site, now = crowd.site, crowd.now
+        site.pool.learning.observed(1000, 1000, 0.1, True, 0.0)
+        for ticket in crowd.waiting:
+            ticket.phase = WAITING
+            ticket.never_refuse = draw.random() < 0.1
+        newcomer = crowd.request(100, now)
+        verdict = examine(newcomer, site.life.ledger, site.settings, now, draining=False)
+        gone = 0
+        while True:
+            named = in_vain(newcomer, verdict, now)
+            found.add(len(named))
+            if not named and all(now < state.hopeful_until_s for state in relevant(crowd, newcomer, verdict)):
+                break
+            for ticket, check in named:
+                assert not check.passed
+                assert not ticket.never_refuse
+                assert waits_in_vain(ticket, now) is not None
+                crowd.waiting.remove(ticket)
+                assert ticket.entry is not None
+                site.pool.classes[ticket.demand.class_name].deadlines.remove(ticket.entry)
+            gone += 1
+            assert gone < 20
+        for state in relevant(crowd, newcomer, verdict):
+            for ticket in first_to_start(crowd, state):
+                assert ticket.never_refuse or waits_in_vain(ticket, now) is None
+    assert {0, 1, VICTIMS_MAX} <= found

@@ -202,7 +202,9 @@ def _balance(bench: Bench, debits: dict[TicketId, Debit], *, bills_cap: bool) ->
     """The account is the sum of its parts."""
     account = bench.controller._life.quota.account("acme", bench.controller._reception._plans["p"], bench.now)
     open_ones = {ticket for ticket in debits if bench.tickets[ticket].settlement is None}
-    assert account.in_flight == len(open_ones)
+    endpoints = bench.controller._pools["p"].endpoints.values()
+    lingering = sum(draining.debit is not None for endpoint in endpoints for draining in endpoint.draining)
+    assert account.in_flight == len(open_ones) + lingering
     tokens = sum(debits[ticket].tokens for ticket in open_ones)
     requests = len(open_ones)
     for ticket, debit in debits.items():

@@ -14,7 +14,7 @@ SHORTEST_HORIZON_S = 0.01
 class ClassState:
     """What a pool keeps for a class besides its queue."""
 
-    __slots__ = ("arrivals", "deadlines", "index", "mode", "settings", "sizes", "waits")
+    __slots__ = ("arrivals", "deadlines", "hopeful_until_s", "index", "mode", "settings", "sizes", "waits")
 
     def __init__(self, settings: ClassSettings, index: int, *, corrects: bool) -> None:
         """See the class.
@@ -27,6 +27,8 @@ class ClassState:
         self.index = index
         self.mode = Mode.ENFORCE
         """What is done with decisions about its requests in this pool."""
+        self.hopeful_until_s = 0.0
+        """Until then nobody of it is looked for who waits in vain."""
         self.waits = WaitModel(settings.confidence, corrects=corrects)
         self.arrivals = ArrivalRate()
         self.sizes = ArrivalSizes()

@@ -20,7 +20,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final, assert_never
 
-from forebay.admission import triage
+from forebay.admission.displacing import Displacing
 from forebay.admission.effects import Effect
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import ConfigRefused, MisuseError
@@ -87,6 +87,9 @@ class Controller:
         self._life = Lifecycle(settings)
         self._standing = Standing()
         self._patience = Patience(self._life, self._timers, self._fill)
+        self._displacing = Displacing(
+            self._life, self._standing, self._patience, self._timers, self._examine, self._fill
+        )
         self._guard = IdleGuard(self._timers)
         self._pace = PaceAlarm(self._timers, self._fill)
         self._watch = Watch(self._life, self._timers, self._after_leaving, self._place_again)
@@ -263,10 +266,7 @@ class Controller:
             return
         verdict = self._examine(ticket, now)
         if verdict.outcome is _QUEUE_FULL or (verdict.outcome is None and verdict.takes_over):
-            victims = triage.room_for(ticket, verdict, self._settings.displace, now)
-            if victims:
-                self._displace(victims, ticket, now)
-                verdict = self._examine(ticket, now)
+            verdict = self._displacing.make_room(ticket, verdict, now)
         if verdict.outcome is not None:
             if pool.settings.fallback is not None and self._fallback.of_arrival(ticket, verdict, now):
                 return
@@ -286,7 +286,7 @@ class Controller:
             self._pace.held(ticket, now)
             protected = self._standing.is_protected(ticket, now) or ticket.shift_s < 0.0
             self._patience.begin(ticket, now, protected=protected)
-            self._thin_out(ticket, now)
+            self._displacing.thin_out(ticket, now)
         # What was refused takes nobody's time.
         ticket.pool.classes[ticket.demand.class_name].arrived(ticket.cost.work_us, now)
 
@@ -310,23 +310,6 @@ class Controller:
     def _examine(self, ticket: Ticket, now: float) -> Verdict:
         draining = self._patience.drain_until_s is not None
         return examine(ticket, self._life.ledger, self._settings, now, draining=draining)
-
-    def _displace(self, victims: list[Ticket], newcomer: Ticket, now: float, *, late: bool = False) -> None:
-        for victim in victims:
-            self._standing.displaced(victim, now)
-            check, detail = triage.why_displaced(victim, newcomer, late=late)
-            self._life.evict(victim, Outcome.DISPLACED, now, check, detail)
-        self._fill(newcomer.pool, now)  # an endpoint may have been kept free for one of them
-
-    def _thin_out(self, newcomer: Ticket, now: float) -> None:
-        """Not all of its class can be on time any more: some go now, and if there are more, at the next wake."""
-        pool = newcomer.pool
-        state = pool.classes[newcomer.demand.class_name]
-        late = triage.late_ones(state, pool, self._settings.displace, now)
-        if late:
-            self._displace(late, newcomer, now, late=True)
-        if len(late) >= triage.VICTIMS_MAX:
-            self._timers.at(now, self._thin_out, newcomer)
 
     def _first_token_came(self, event: FirstTokenCame, now: float) -> None:
         ticket = self._life.tickets.get(event.ticket)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from forebay.admission.errors import invariant
 from forebay.admission.model import Cost, Demand, EndpointId
+from forebay.admission.quota import Debit
 from forebay.admission.record import record
 
 
@@ -49,6 +50,14 @@ class DrainingBooking:
     """True once a timer is set for `until_s`."""
     released: bool = False
     """True once the room is given back."""
+    debit: Debit | None = None
+    """Of its tenant, which has one less at a time until then; None where that is not limited."""
+
+    def release(self) -> None:
+        """The engine has let go of it, or is gone itself."""
+        self.released = True
+        if self.debit is not None:
+            self.debit.leave()
 
 
 class Account:

@@ -228,6 +228,13 @@ class Lifecycle:
         if completed and ticket.endpoint is not None:
             learn_from_answer(ticket, ticket.endpoint, usage, output, now)
         self._leave_endpoint(ticket, now, engine_goes_on=engine_goes_on)
+        if (
+            engine_goes_on
+            and ticket.debit is not None
+            and ticket.endpoint is not None
+            and ticket.debit.linger()
+        ):
+            ticket.endpoint.draining[-1].debit = ticket.debit
         self._move(ticket, RUNNING, ENDED)
         charged_us = true_us if ticket.first_token_s is not None else ticket.credited_us
         if unseen is not None:
@@ -293,7 +300,7 @@ class Lifecycle:
     def release_draining(self, endpoint: Endpoint, draining: DrainingBooking) -> None:
         """The engine has let go of an abandoned request, or must have by now."""
         endpoint.draining.remove(draining)
-        draining.released = True
+        draining.release()
         self.ledger.release_draining(draining.booking, endpoint.id)
 
     # Steps of the moves

@@ -71,6 +71,12 @@ class Patience:
         if ticket is not None:
             self._life.protect(ticket, now)
 
+    def give_up(self, ticket: Ticket, check: Check, now: float) -> None:
+        """A waiter has hardly a chance left, as this says."""
+        what = "be answered" if check.name == "whole_answer" else "start"
+        detail = f"There was hardly a chance left to {what} in time."
+        self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)
+
     def absent(self, pool: Pool, now: float) -> None:
         """The pool has no endpoint any more: who waits gets the grace once more."""
         if pool.books.waiting.requests:
@@ -132,9 +138,7 @@ class Patience:
         """Part of a wait is over: is there still a chance?"""
         check = triage.waits_in_vain(ticket, now)
         if check is not None:
-            what = "be answered" if check.name == "whole_answer" else "start"
-            detail = f"There was hardly a chance left to {what} in time."
-            self._turn_away(ticket, Outcome.QUEUE_TIMEOUT, now, check, detail)
+            self.give_up(ticket, check, now)
 
     def _no_endpoint_came(self, ticket: Ticket, now: float) -> None:
         since = ticket.pool.absent_since_s

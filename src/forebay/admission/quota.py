@@ -8,7 +8,8 @@ A changed rate or capacity therefore takes effect at once and keeps what was use
 token or a request.
 
 One `Debit` is what one request takes. `checks` compares all limits and changes nothing; `book` takes from all of them
-at once, when the request is dispatched or held; `close` gives back all that it did not use. So what one limit refuses
+at once, when the request is dispatched or held; `close` gives back all that it did not use, but for the place in flight
+of one that an engine is still at. So what one limit refuses
 costs nothing elsewhere, and a request that an engine fails and another one serves pays once. With N the sum of what the
 requests in flight come to take over their estimates, a tenant has never used more than rate × time + capacity + N.
 
@@ -96,7 +97,7 @@ class Account:
         self.requests = Bucket(now)
         self.promise = Promise()
         self.in_flight = 0
-        """Requests that are held or running."""
+        """Requests that are held or running, or that an engine has not let go of yet."""
         self.in_flight_gpu_us = 0
         """Their expected work, in millionths of a GPU-second."""
 
@@ -156,6 +157,7 @@ class Debit:
         "gpu_us",
         "input_tokens",
         "key",
+        "lingers",
         "output_cap",
         "tokens",
     )
@@ -186,6 +188,8 @@ class Debit:
         self.output_cap = output_cap
         self.key = key
         self.booked = False
+        self.lingers = False
+        """It is over for its client, and an engine is still at it: its place is taken until `leave`."""
         self._booked_tokens = 0
         self._booked_requests = 0
 
@@ -280,14 +284,29 @@ class Debit:
         self.booked = False
         account = self.account
         account.refill(now)
-        account.in_flight -= 1
-        account.in_flight_gpu_us -= self.gpu_us
-        if account.in_flight < 0 or account.in_flight_gpu_us < 0:
-            invariant(False, "a tenant gave back more than it had in flight")
+        if not self.lingers:
+            self._give_place_back()
         if account.plan.tokens_per_s is not None:
             account.tokens.change((tokens - self._booked_tokens) * MICRO)
         if account.plan.requests_per_s is not None:
             account.requests.change((int(was_request) - self._booked_requests) * MICRO)
+
+    def linger(self) -> bool:
+        """An engine goes on with the request, which is about to be closed. False if it has no place to keep."""
+        self.lingers = self.booked
+        return self.booked
+
+    def leave(self) -> None:
+        """The engine has let go of one that lingered: another may take its place."""
+        self.lingers = False
+        self._give_place_back()
+
+    def _give_place_back(self) -> None:
+        account = self.account
+        account.in_flight -= 1
+        account.in_flight_gpu_us -= self.gpu_us
+        if account.in_flight < 0 or account.in_flight_gpu_us < 0:
+            invariant(False, "a tenant gave back more than it had in flight")
 
 
 class Quota:

@@ -63,7 +63,7 @@ class Roster:
         for endpoint in self.pools.pop(name).endpoints.values():
             self._home.pop(endpoint.id, None)
             for draining in endpoint.draining:
-                draining.released = True  # nobody waits for it
+                draining.release()  # nobody waits for it
             endpoint.draining.clear()
 
     def sampled(self, event: Sampled, now: float) -> None:

@@ -3,11 +3,13 @@
 It chooses and does nothing: `controller` evicts those named here. The rules of who may go are in `shedding`, the
 arithmetic of deadlines in `feasibility`; this looks them up for one pool.
 
-- **A bound is reached** (`queue_full`): waiters of less important classes, or with `displace: same` those of the
-  newcomer's own class that go before it, make room, at most four and only if that is enough. First go those of tenants
-  above their fair share of what waits in their class, then the less important class, then the lowest value per
-  GPU-second, then the youngest. The newcomer has its own place in that order, as if it waited already: so a tenant
-  that floods a class pushes out no modest one of it, and a modest one gets in whatever its request is worth.
+- **A bound is reached** (`queue_full`): who waits in vain is told so first, whatever its class and whatever `displace`
+  says, as far as a few looks find any. If that is not enough, waiters of less important classes, or with
+  `displace: same` those of the newcomer's own class that go before it, make room, at most four and only if that is
+  enough. First go those of tenants above their fair share of what waits in their class, then the less important class,
+  then the lowest value per GPU-second, then the youngest. The newcomer has its own place in that order, as if it waited
+  already: so a tenant that floods a class pushes out no modest one of it, and a modest one gets in whatever its request
+  is worth.
 - **A set cannot be on time**: with `displace: same`, the class's waiters of the lowest value per GPU-second go until
   the others can, four at a time.
 - **In vain**: a waiter is looked at when half and when four fifths of its wait are over, and given up if the chance to
@@ -32,6 +34,10 @@ from forebay.admission.victims import Entry
 from forebay.admission.work_ahead import weight_units
 
 VICTIMS_MAX: Final = 4
+SOONEST_MAX: Final = 8
+"""Waiters of a class that are looked at for one who waits in vain when a bound refuses an arrival."""
+HOPEFUL_PART: Final = 1 / 64
+"""Part of a class's wait budget for which nobody of it is looked at again, if all had a chance."""
 SHORT_PREFILL: Final = 0.2
 LOOKED_AT: Final[tuple[float, ...]] = (0.5, 0.8)
 """Parts of its wait after which a waiter is looked at."""
@@ -56,6 +62,36 @@ def room_for(ticket: Ticket, verdict: Verdict, displace: Displace, now: float) -
     enough = choice.go_on(failed)
     choice.end()
     return choice.chosen if enough or takes_over else []
+
+
+def in_vain(newcomer: Ticket, verdict: Verdict, now: float) -> list[tuple[Ticket, Check]]:
+    """Those who go first where a bound refuses an arrival: they wait in vain, whatever their class, and all the same.
+
+    With the comparison that says so. Of each class, the least important first, a few who must start soonest are looked
+    at, and where none of them goes, nobody for a while: what is in vain becomes so as time goes by.
+    """
+    pool = newcomer.pool
+    found: list[tuple[Ticket, Check]] = []
+    if not pool.learning.may_refuse or not pool.has_up():
+        return found
+    in_pool = any(not check.passed and check.name in POOL_BOUNDS for check in verdict.checks)
+    looked_at = 0
+    for state in reversed(pool.classes.values()):
+        if (state.index == newcomer.rank or in_pool) and now >= state.hopeful_until_s:
+            before, soonest = len(found), state.deadlines.soonest(SOONEST_MAX)
+            looked_at += len(soonest)
+            for entry in soonest:
+                ticket = _ticket_of(entry)
+                check = None if ticket.never_refuse else waits_in_vain(ticket, now)
+                if check is not None:
+                    found.append((ticket, check))
+                    if len(found) == VICTIMS_MAX:
+                        return found
+            if len(found) == before:
+                state.hopeful_until_s = now + HOPEFUL_PART * state.settings.wait_budget_s
+            if looked_at >= SOONEST_MAX:
+                break  # the others at the next arrival
+    return found
 
 
 class _Choice:

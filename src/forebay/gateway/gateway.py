@@ -74,7 +74,7 @@ class Gateway(Desk):
         if route is None or head.method != b"POST":
             self._answer_other(exchange)
         elif serving.draining:
-            self._answer(exchange, self._draining())
+            self._turn_away(exchange)
         else:
             self._admit(exchange, route)
 
@@ -101,6 +101,17 @@ class Gateway(Desk):
             self._answer(exchange, denied.answer)
             return
         Relay(self, exchange, route, claims).begin()
+
+    def _turn_away(self, exchange: Exchange) -> None:
+        """Shutting down. Who would have been let in is counted."""
+        try:
+            claims = claims_of(exchange.head, self.routing.serving.access, exchange.address)
+            self.early.turned_away(
+                Outcome.DRAINING.value, self.routing.only_pool(), claims.class_name, claims.tenant.name
+            )
+        except (BadRequest, Denied):
+            pass
+        self._answer(exchange, self._draining())
 
     def _answer_other(self, exchange: Exchange) -> None:
         """Everything that is not admitted: none of it waits in a queue, counts against a limit or needs an engine."""

@@ -250,7 +250,9 @@ class Relay:
         core = self._desk.core
         # Never known to the core, but the client can name it all the same.
         self._ticket = core.new_ticket()
-        self._desk.early.add(self._ticket, core.now(), answer, self._claims.request_id)
+        desk, claims = self._desk, self._claims
+        desk.early.add(self._ticket, core.now(), answer, claims.request_id)
+        desk.early.turned_away(answer.code, desk.routing.only_pool(), claims.class_name, claims.tenant.name)
         self._exchange.respond(answer.status, [*answer.headers, *self._identity()], answer.body)
 
     # What the core decides

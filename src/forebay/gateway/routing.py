@@ -77,6 +77,11 @@ class Routing:
             pool = silent[0]
         return pool
 
+    def only_pool(self) -> str:
+        """The name of the pool that any request goes to; empty if that depends on the request."""
+        pools = self.serving.pools
+        return pools[0].name if len(pools) == 1 else ""
+
     def model_list(self) -> Answer:
         """The answer to GET /v1/models."""
         return Answer(200, [_JSON_TYPE], self._model_list)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission.model import DecisionRecord, Mode, Settlement
-from forebay.admission.outcomes import Outcome
+from forebay.admission.outcomes import Group, Outcome
 from forebay.observe.histograms import Histogram
 from forebay.observe.labels import BoundedLabels
 
 __all__ = ["MAX_TENANTS", "ClassCounts", "Counts", "TenantCounts"]
 
 _QUEUE_TIMEOUT: Final = Outcome.QUEUE_TIMEOUT
+_CONTENDED: Final = Group.CONTENDED
+_ABSENT: Final = Group.ABSENT
 MAX_TENANTS: Final = 100
 """Distinct tenants with a series of their own."""
 
@@ -86,12 +88,14 @@ _DECISION_BOUNDS_S: Final[tuple[float, ...]] = (
 class TenantCounts:
     """What has settled of one tenant in one class of one pool."""
 
-    __slots__ = ("gpu_s", "met", "offered")
+    __slots__ = ("gpu_s", "met", "offered", "refused_gpu_s")
 
     def __init__(self) -> None:
         self.offered = 0
         self.met = 0
         self.gpu_s = 0.0
+        self.refused_gpu_s = 0.0
+        """Expected work of those that might have been served and were not."""
 
 
 class ClassCounts:
@@ -146,6 +150,8 @@ class Counts:
         if settlement.met_objective:
             counts.met += 1
             tenant.met += 1
+        elif outcome.group is _CONTENDED or outcome.group is _ABSENT:
+            tenant.refused_gpu_s += settlement.estimated_gpu_s
         waited_s = settlement.waited_s
         if settlement.endpoint is not None:
             counts.admitted += 1
@@ -160,6 +166,14 @@ class Counts:
             if outcome is _QUEUE_TIMEOUT and settlement.predicted_wait_s > 0:
                 # It would have waited for longer: at least this error. Left out, only good predictions would count.
                 counts.wait_error.observe(waited_s - settlement.predicted_wait_s)
+
+    def on_early_refusal(self, pool: str, class_name: str, tenant_name: str, outcome: Outcome) -> None:
+        """Count a request that was refused before the core was asked: it was offered as well."""
+        counts = self.by_class.get((pool, class_name))
+        if counts is None:
+            counts = self.by_class[pool, class_name] = ClassCounts()
+        counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+        self._tenant(counts, tenant_name).offered += 1
 
     def on_unenforced(self, record: DecisionRecord) -> None:
         """Count a decision of shadow mode that would have kept the request from starting."""
@@ -189,4 +203,5 @@ class Counts:
                 total.offered += of_class.offered
                 total.met += of_class.met
                 total.gpu_s += of_class.gpu_s
+                total.refused_gpu_s += of_class.refused_gpu_s
         return sums

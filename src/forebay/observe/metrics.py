@@ -35,7 +35,6 @@ __all__ = ["Metrics"]
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _REFUSAL_GROUPS: Final = (Group.CONTENDED, Group.ABSENT, Group.IMPOSSIBLE)
-_REFUSAL_CODES: Final = tuple(outcome.value for outcome in Outcome if outcome.group in _REFUSAL_GROUPS)
 
 
 class Configuration(Protocol):
@@ -150,8 +149,9 @@ class Metrics:
         )
         for key, counts in self.counts.by_class.items():
             rejected = counts.outcomes.get(Outcome.ENGINE_REJECTED, 0)  # the clients' to mend
-            attainment.add_metric(key, counts.met / max(sum(counts.outcomes.values()) - rejected, 1))
-            admitted.add_metric(key, counts.met / max(counts.admitted - rejected, 1))
+            if key[0]:  # else refused before it was known which of several pools it was for
+                attainment.add_metric(key, counts.met / max(sum(counts.outcomes.values()) - rejected, 1))
+                admitted.add_metric(key, counts.met / max(counts.admitted - rejected, 1))
             for outcome, count in counts.outcomes.items():
                 requests.add_metric((*key, outcome.value), count)
                 if outcome.group in _REFUSAL_GROUPS:
@@ -162,9 +162,6 @@ class Metrics:
         )
         for reason, count in self.early_answers().items():
             early.add_metric((reason,), count)
-            if reason in _REFUSAL_CODES:
-                # Refused before pool and class were known.
-                refusals.add_metric(("", "", reason), count)
         errors = CounterMetricFamily(
             "forebay_internal_errors_total", "Failures of Forebay's own code, by place.", labels=("where",)
         )
@@ -185,11 +182,17 @@ class Metrics:
         met = CounterMetricFamily(
             "forebay_tenant_goodput_total", "Requests that met their objective.", labels=labels
         )
+        refused = CounterMetricFamily(
+            "forebay_tenant_refused_gpu_seconds_total",
+            "Expected GPU-seconds of requests that were turned away for overload, limits or absence.",
+            labels=labels,
+        )
         for key, counts in self.counts.by_tenant().items():
             work.add_metric(key, counts.gpu_s)
+            refused.add_metric(key, counts.refused_gpu_s)
             offered.add_metric(key, counts.offered)
             met.add_metric(key, counts.met)
-        yield from (work, offered, met)
+        yield from (work, refused, offered, met)
 
     def _histograms(self) -> Iterator[Metric]:
         labels = ("pool", "class")

@@ -140,6 +140,7 @@ class App:
 
     def _observe(self) -> None:
         """Who is told of each decision and each end."""
+        self.gateway.early.on_refusal = self.metrics.counts.on_early_refusal
         log = RequestLog(self.driver.now, self.ids_of)
         self.driver.delivery.observe(
             settlements=(

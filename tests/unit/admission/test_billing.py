@@ -91,7 +91,7 @@ def test_who_leaves_early_pays_for_the_input() -> None:
     scenario.leave(2, 0.0)
     assert (ESTIMATE, 1, 1) == used(scenario)
     scenario.leave(1, 0.0)
-    assert (100, 1, 0) == used(scenario)
+    assert (100, 1, 1) == used(scenario)  # the engine is at it still
 
 
 def test_with_bill_cap_the_limit_counts_from_beginning_to_end() -> None:
@@ -228,7 +228,52 @@ def test_an_answer_that_nobody_waited_for_is_paid_for_by_the_clock() -> None:
     scenario = site()
     arrive(scenario, 1, stream=False)
     scenario.tell(ClientLeft(TicketId(1)), 0.51)
-    assert (150, 1, 0) == used(scenario, 0.51)
+    assert (150, 1, 1) == used(scenario, 0.51)
     arrive(scenario, 2, now=0.51, stream=False)
     scenario.tell(ClientLeft(TicketId(2)), 0.515)
-    assert (250, 2, 0) == used(scenario, 0.515)
+    assert (250, 2, 2) == used(scenario, 0.515)
+
+
+def test_who_leaves_keeps_its_place_until_the_engine_has_let_go() -> None:
+    """R23: else a tenant that asks and leaves again and again has more at the engines than its cap."""
+    scenario = site(replace(PLAN, max_inflight=1))
+    assert isinstance(arrive(scenario, 1), Dispatch)
+    scenario.tell(ClientLeft(TicketId(1)), 1.0)
+    refusal = arrive(scenario, 2, 1.5)
+    assert isinstance(refusal, Refuse)
+    assert "quota_inflight_requests" == refusal.refusal.record.decided_by
+    scenario.sample("a", 1.8, running=0)
+    assert isinstance(arrive(scenario, 3, 1.9), Dispatch)
+
+
+def test_the_place_is_free_when_the_engines_linger_is_over() -> None:
+    """Where no reading tells: with the room that was booked for it there, work in flight included."""
+    scenario = site(replace(PLAN, max_inflight_gpu_us=1_500_000))
+    arrive(scenario, 1)
+    scenario.tell(ClientLeft(TicketId(1)), 1.0)
+    assert isinstance(arrive(scenario, 2, 1.5), Refuse)
+    scenario.run_until(2.1)  # a second after it has left
+    assert isinstance(arrive(scenario, 3, 2.1), Dispatch)
+
+
+def test_of_one_that_is_served_elsewhere_one_place_is_taken() -> None:
+    """The engine that failed it may be at it still; the tenant has one request in flight."""
+    scenario = Scenario(
+        settings=settings_for(pool_settings(max_inflight_requests=1), plans=(replace(PLAN, max_inflight=2),)),
+        endpoints=("a", "b"),
+    )
+    arrive(scenario, 1)
+    running = scenario.controller._life.tickets[TicketId(1)].endpoint
+    assert running is not None
+    scenario.tell(AttemptFailed(TicketId(1), running.id, Failure.TIMEOUT, engine_goes_on=True), 0.0)
+    assert 1 == used(scenario)[2]
+
+
+def test_a_pool_that_goes_takes_the_places_of_what_lingers_there_with_it() -> None:
+    """Nobody hears of its engines any more."""
+    scenario = site(replace(PLAN, max_inflight=1))
+    arrive(scenario, 1)
+    scenario.tell(ClientLeft(TicketId(1)), 1.0)
+    others = settings_for(pool_settings(name="other"), plans=(replace(PLAN, max_inflight=1),))
+    scenario.controller.reconfigure(others, 1.1)
+    assert 0 == used(scenario, 1.1)[2]

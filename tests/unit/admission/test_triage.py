@@ -8,10 +8,10 @@ import pytest
 from forebay.admission.deadlines import file_waiter
 from forebay.admission.gate import examine
 from forebay.admission.learning import CONFIDENT
-from forebay.admission.model import Check
+from forebay.admission.model import Check, TicketId
 from forebay.admission.settings import ClassOrder, Displace
 from forebay.admission.tickets import Ticket
-from forebay.admission.triage import late_ones, lost_from_s, room_for, waits_in_vain
+from forebay.admission.triage import SOONEST_MAX, in_vain, late_ones, lost_from_s, room_for, waits_in_vain
 from tests.unit.admission.build import Site, pool_settings, settings_for, with_class
 
 FULL = pool_settings(max_inflight_requests=1, max_queue=2)
@@ -260,3 +260,57 @@ def test_nobody_is_given_up_where_the_whole_pool_serves_the_class() -> None:
         ticket.deadline_s = 1.5
         file_waiter(ticket, 0.0, protected=False)
     assert late_ones(site.pool.classes["realtime"], site.pool, Displace.SAME, 0.0)
+
+
+def hopeless(site: Site, newcomer: Ticket, now: float) -> list[int]:
+    """Who is found to wait in vain when a bound refuses an arrival."""
+    verdict = examine(newcomer, site.life.ledger, site.settings, now, draining=False)
+    return [ticket.sequence for ticket, check in in_vain(newcomer, verdict, now) if not check.passed]
+
+
+def one_in_vain(class_name: str = "standard", **changes: Any) -> Site:
+    """A full pool in which number 2 must start by 5 s, with three seconds of work before it."""
+    site = learned(crowded(pool_settings(max_inflight_requests=1, max_queue=4)))
+    filed(site, 2, max_output_tokens=990, class_name=class_name, **changes)
+    for number in range(3, 6):
+        filed(site, number, 1.0)
+    return site
+
+
+def test_who_waits_in_vain_is_found_when_a_bound_refuses() -> None:
+    """R26: between two looks at it, for any arrival, and not before it has no chance."""
+    site = one_in_vain()
+    assert [] == hopeless(site, site.ticket(9, 2.6), 2.6)
+    for class_name in ("realtime", "standard", "batch"):
+        assert [2] == hopeless(site, site.ticket(9, 3.5, class_name=class_name), 3.5)
+
+
+def test_whom_a_bound_cannot_use_is_not_looked_for() -> None:
+    """Of another class none where only the bound of its own class refuses; nobody of those never refused."""
+    site = one_in_vain()
+    classes = with_class("batch", settings_for(pool_settings(max_inflight_requests=1)), max_queue=0)
+    newcomer = site.ticket(9, 3.5, class_name="batch")
+    newcomer.settings = classes.classes[2]
+    site.pool.settings = pool_settings(max_inflight_requests=1)
+    assert [] == hopeless(site, newcomer, 3.5)
+    site = one_in_vain()
+    site.life.tickets[TicketId(2)].never_refuse = True
+    assert [] == hopeless(site, site.ticket(9, 3.5), 3.5)
+
+
+def test_a_class_in_which_all_have_a_chance_is_left_alone_for_a_while() -> None:
+    """Looking costs something at each arrival, and chances go by and by: a sixty-fourth of the budget is no time."""
+    site = one_in_vain()
+    assert [] == hopeless(site, site.ticket(9, 2.6), 2.6)
+    assert 2.6 < site.pool.classes["standard"].hopeful_until_s < 2.7
+    assert [] == hopeless(site, site.ticket(10, 2.65), 2.65)
+    assert [2] == hopeless(site, site.ticket(11, 3.5), 3.5)
+
+
+def test_a_few_are_looked_at_for_it() -> None:
+    """However many wait."""
+    site = one_in_vain()
+    for number in range(20, 60):
+        filed(site, number, 0.5)
+    assert SOONEST_MAX == len(site.pool.classes["standard"].deadlines.soonest(SOONEST_MAX))
+    assert len(hopeless(site, site.ticket(9, 3.5), 3.5)) <= 4

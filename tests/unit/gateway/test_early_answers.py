@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from forebay.admission.model import TicketId
+from forebay.admission.outcomes import Outcome
 from forebay.gateway.early_answers import BODY_BYTES, KEPT, EarlyAnswers
 from forebay.gateway.refusals import plain_error
+
+
+def test_only_refusals_of_what_might_have_been_served_were_offered() -> None:
+    """Bad input, unknown keys and models are nobody's to serve."""
+    early = EarlyAnswers()
+    early.turned_away("queue_full", "p", "batch", "acme")  # nobody listens yet
+    told: list[object] = []
+    early.on_refusal = lambda *refusal: told.append(refusal)
+    for code in (
+        "rate_limit_exceeded",
+        "invalid_request",
+        "invalid_api_key",
+        "model_not_found",
+        "draining",
+        "",
+    ):
+        early.turned_away(code, "p", "batch", "acme")
+    known = ("p", "batch", "acme")
+    assert [(*known, Outcome.RATE_LIMIT_EXCEEDED), (*known, Outcome.DRAINING)] == told
 
 
 def test_the_last_ones_are_found_by_either_id() -> None:

@@ -204,10 +204,41 @@ def test_answers_before_the_core_and_own_failures_are_counted() -> None:
     metrics.counts.decision_s.observe(20e-6)
     seen = values(metrics)
     assert 4 == seen['forebay_early_answers_total{reason="invalid_request"}']
-    assert 2 == seen['forebay_refusals_total{class="",pool="",reason="queue_full"}']
+    assert [] == [
+        key for key in seen if key.startswith("forebay_refusals_total")
+    ]  # `on_early_refusal` counts them
     assert 1 == seen['forebay_internal_errors_total{where="observer"}']
     assert 9 == seen["forebay_log_lines_dropped_total"]
     assert 1 == seen['forebay_decision_seconds_bucket{le="2.5e-05"}']
+
+
+def test_what_was_refused_unread_was_offered_as_well() -> None:
+    """R60: it lowers attainment where its pool is known, and counts for its class and tenant wherever it was."""
+    metrics = Metrics(without_core)
+    metrics.counts.on_settlement(settlement(met_objective=True, tenant="acme"))
+    for pool in ("p", "p", "p", ""):
+        metrics.counts.on_early_refusal(pool, "standard", "acme", Outcome.RATE_LIMIT_EXCEEDED)
+    seen = values(metrics)
+    assert 0.25 == seen['forebay_slo_attainment{class="standard",pool="p"}']
+    assert 1.0 == seen['forebay_admitted_attainment{class="standard",pool="p"}']
+    assert 4.0 == seen['forebay_tenant_requests_total{pool="p",tenant="acme"}']
+    unknown = 'class="standard",outcome="rate_limit_exceeded",pool=""'
+    assert 1.0 == seen["forebay_requests_total{" + unknown + "}"]
+    assert [] == [key for key in seen if "attainment" in key and 'pool=""' in key]
+
+
+def test_refused_work_is_told_by_tenant() -> None:
+    """What might have been served: not what never could, what failed, or whose client went away."""
+    metrics = Metrics(without_core)
+    for outcome in (Outcome.QUEUE_FULL, Outcome.DISPLACED, Outcome.NO_ENDPOINTS):
+        metrics.counts.on_settlement(refused(outcome, tenant="acme", estimated_gpu_s=2.0))
+    for outcome in (Outcome.REQUEST_TOO_LARGE, Outcome.CLIENT_GONE, Outcome.UPSTREAM_FAILED):
+        metrics.counts.on_settlement(refused(outcome, tenant="acme", estimated_gpu_s=50.0))
+    metrics.counts.on_settlement(refused(tenant="other", estimated_gpu_s=0.5))
+    seen = values(metrics)
+    name = "forebay_tenant_refused_gpu_seconds_total"
+    assert 6.0 == seen[name + '{pool="p",tenant="acme"}']
+    assert 0.5 == seen[name + '{pool="p",tenant="other"}']
 
 
 def test_registries_are_not_shared() -> None:

@@ -1,0 +1,58 @@
+"""Waiters that go so that others can stay or come, through the controller."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.admission.outcomes import Outcome
+from forebay.admission.settings import Displace
+from tests.unit.admission.build import Scenario, held, pool_settings, settings_for, turned_away
+
+
+def full(displace: Displace, *, short: str = "standard") -> Scenario:
+    """One place, which is taken; number 2 is the last of four, of half a second each but for itself. Four may wait."""
+    pool = pool_settings(max_inflight_requests=1, max_queue=4)
+    scenario = Scenario(settings=settings_for(pool, displace=displace))
+    scenario.controller._pools["llama"].learning.observed(1000, 1000, 0.1, True, 0.0)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0, max_output_tokens=990)
+    for number in range(3, 6):
+        scenario.arrive(number, 1.0, class_name=short, max_output_tokens=50)
+    return scenario
+
+
+@pytest.mark.parametrize("displace", list(Displace))
+def test_who_waits_in_vain_goes_before_anybody_is_displaced(displace: Displace) -> None:
+    """Told as at the end of a wait, whatever `displace` says, though more than half of its budget is over."""
+    scenario = full(displace)
+    scenario.run_until(3.5)
+    said = scenario.arrive(7, 3.5)
+    assert [(2, Outcome.QUEUE_TIMEOUT)] == turned_away(said)
+    assert [7] == held(said)
+
+
+def test_if_that_is_not_enough_others_are_displaced_as_well() -> None:
+    """One whose body needs the room of two: a batch request goes too."""
+    pool = pool_settings(max_inflight_requests=1)
+    scenario = Scenario(settings=settings_for(pool, max_waiting_bytes=5500))
+    scenario.controller._pools["llama"].learning.observed(1000, 1000, 0.1, True, 0.0)
+    scenario.arrive(1, 0.0)
+    scenario.arrive(2, 0.0, max_output_tokens=990)
+    for number in range(3, 6):
+        scenario.arrive(number, 1.0, max_output_tokens=50)
+    scenario.run_until(3.0)
+    scenario.arrive(7, 3.0, class_name="batch", max_output_tokens=50)
+    said = scenario.arrive(8, 3.5, body_bytes=2500, max_output_tokens=10)
+    assert [(2, Outcome.QUEUE_TIMEOUT), (7, Outcome.DISPLACED)] == turned_away(said)
+    assert [8] == held(said)
+
+
+def test_while_all_have_a_chance_somebody_is_displaced_or_the_newcomer_refused() -> None:
+    """As `displace` says."""
+    scenario = full(Displace.OFF)
+    scenario.run_until(2.4)
+    assert [(7, Outcome.QUEUE_FULL)] == turned_away(scenario.arrive(7, 2.4))
+    scenario = full(Displace.LOWER, short="batch")
+    scenario.run_until(2.4)
+    said = turned_away(scenario.arrive(7, 2.4))
+    assert [Outcome.DISPLACED] == [outcome for _, outcome in said]
