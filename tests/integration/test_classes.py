@@ -29,6 +29,7 @@ from tests.integration.processes import (
     eventually,
     first_pool,
     hang,
+    metrics,
     until_at_rest,
     until_up,
     until_waiting,
@@ -188,3 +189,34 @@ async def test_a_pool_limits_answers_that_have_no_limit(tmp_path: Path) -> None:
         sent = next(request.body for request in short.requests if request.method == "POST")
         assert 20 == json.loads(sent)["max_tokens"]
         assert spaced == sent.replace(b'"max_tokens":20,', b"")
+
+
+async def test_whole_answers_are_judged_by_the_objective_of_their_class(tmp_path: Path) -> None:
+    """One of a third of a second: too late for the one class, and met in the other, also by a reload."""
+    path = tmp_path / "forebay.yaml"
+
+    async def slowly(served: Served) -> None:
+        await asyncio.sleep(0.3)
+        await served.send(plain(chat_answer()))
+
+    async def met(http: httpx.AsyncClient, gateway: ServeProcess, class_name: str) -> float:
+        answer = await http.post(
+            f"{gateway.url}{CHAT}", json=chat(max_tokens=5), headers={"x-forebay-class": class_name}
+        )
+        assert 200 == answer.status_code
+        series = await metrics(http, gateway)
+        return series[f'forebay_goodput_total{{class="{class_name}",pool="p"}}']
+
+    async with engine(slowly) as fake, client() as http:
+        classes = {
+            "hasty": {"ttft": "5s", "whole_answer": "100ms"},
+            "patient": {"ttft": "50ms", "whole_answer": "20s", "wait_budget": "5s"},
+        }
+        write(path, fake, classes)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            assert (0.0, 1.0) == (await met(http, gateway, "hasty"), await met(http, gateway, "patient"))
+            classes["hasty"]["whole_answer"] = "20s"
+            write(path, fake, classes)
+            assert 200 == (await http.post(f"{gateway.admin_url}/api/reload")).status_code
+            assert 1.0 == await met(http, gateway, "hasty")

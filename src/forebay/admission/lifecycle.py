@@ -445,11 +445,11 @@ class Lifecycle:
         met = outcome is _COMPLETED and ttft_s is not None
         if met and ttft_s is not None:
             each = output_tokens / demand.samples  # samples are generated side by side
-            whole_s = settings.ttft_s + settings.tpot_s * each
-            in_time = ttft_s <= settings.ttft_s or not demand.stream
-            met = in_time and duration_s <= (
-                ttft_s + settings.tpot_s * max(each - 1, 1) if demand.stream else whole_s
-            )
+            if demand.stream:
+                in_time = ttft_s <= settings.ttft_s
+                met = in_time and duration_s <= ttft_s + settings.tpot_s * max(each - 1, 1)
+            else:
+                met = duration_s <= settings.answer_s(each)
         self.effects.append(
             Settle(
                 Settlement(  # by position, as above

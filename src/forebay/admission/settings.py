@@ -148,6 +148,13 @@ class ClassSettings:
     """Its requests start only while the pool is used less than this; None is no ceiling."""
     max_stream_s: float | None = None
     """A stream that took longer may be ended while others wait; None is no limit."""
+    whole_answer_s: float | None = None
+    """Objective of an answer that is not streamed: arrival to the whole of it. None: by `ttft_s` and `tpot_s`."""
+
+    def answer_s(self, output_tokens: float) -> float:
+        """The objective of an answer of this length that is not streamed."""
+        whole_s = self.whole_answer_s
+        return self.ttft_s + self.tpot_s * output_tokens if whole_s is None else whole_s
 
     @property
     def aging(self) -> float:

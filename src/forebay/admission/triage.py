@@ -237,23 +237,43 @@ def waits_in_vain(ticket: Ticket, now: float) -> Check | None:
 
 
 def _answer_in_vain(ticket: Ticket, low_s: float, now: float) -> Check | None:
-    """The same of an answer that is not streamed: its client's own timeout is for the whole of it."""
-    by_s = ticket.demand.patience_until_s
-    if by_s is None or ticket.demand.stream:
+    """The same of an answer that is not streamed: by its client's own timeout, or its class's objective for the whole.
+
+    By the objective only where waiting is at fault: not if the class may wait for longer than that, nor if there was no
+    chance from the beginning, for a request's own service time is not held against it.
+    """
+    demand, settings = ticket.demand, ticket.settings
+    if demand.stream:
         return None
+    by_s, whole_s = demand.patience_until_s, settings.whole_answer_s
+    if by_s is not None and _cannot_finish(ticket, by_s, low_s, now):
+        return _whole_answer(ticket, by_s, low_s, now)
+    if whole_s is None or settings.wait_budget_s > whole_s:
+        return None
+    by_s = ticket.arrived_s + whole_s
+    if _cannot_finish(ticket, by_s, low_s, now) and not _cannot_finish(ticket, by_s, 0.0, ticket.arrived_s):
+        return _whole_answer(ticket, by_s, low_s, now)
+    return None
+
+
+def _cannot_finish(ticket: Ticket, by_s: float, wait_s: float, now: float) -> bool:
+    """True if the whole answer has hardly a chance to be there by then, if it starts after so long a wait."""
     pool, price = ticket.pool, ticket.price
     law, fastest = pool.pricing.law, pool.fastest()
-    first_token_s = low_s + ticket.cost.prefill_us / MICRO / fastest
     # At the best it is alone there.
-    in_vain = cannot_finish(
+    return cannot_finish(
         now,
         by_s,
-        first_token_s=first_token_s,
+        first_token_s=wait_s + ticket.cost.prefill_us / MICRO / fastest,
         step_s=(law.c0_s + law.c2_s) / fastest,
         limit_tokens=price.cap,
         survival=price.lengths.survival,
     )
-    return Check("whole_answer", first_token_s, by_s - now, False) if in_vain else None
+
+
+def _whole_answer(ticket: Ticket, by_s: float, wait_s: float, now: float) -> Check:
+    first_token_s = wait_s + ticket.cost.prefill_us / MICRO / ticket.pool.fastest()
+    return Check("whole_answer", first_token_s, by_s - now, False)
 
 
 def _is_mended(check: Check, chosen: list[Ticket], pool: Pool) -> bool:

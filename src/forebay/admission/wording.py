@@ -183,9 +183,9 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "a place that came free within {limit}, or a longer `wait_budget` of class {class}",
     ),
     "whole_answer": CheckWords(
-        "the least until its first token, with an answer to follow in the time that its client waits",
+        "the least until its first token, with an answer to follow in the time that there is for the whole of it",
         " s",
-        "a client that waits longer, or a place that came free sooner",
+        "a client that waits longer, a longer `whole_answer` of class {class}, or a place that came free sooner",
     ),
     "least_wait": CheckWords("the least it still had to wait", " s", "a place that came free within {limit}"),
     "own_prefill": CheckWords(

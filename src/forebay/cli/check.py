@@ -84,6 +84,8 @@ def _summary(config: Config, settings: Settings) -> list[str]:
             f"value {entry.value:g}",
             entry.order.value,
         ]
+        if entry.whole_answer_s is not None:
+            parts.insert(2, f"whole answers in {entry.whole_answer_s:g}s")
         if entry.max_queue is not None:
             parts.append(f"at most {entry.max_queue} waiting")
         if entry.max_share < 1:

@@ -177,6 +177,7 @@ def _class_settings(name: str, entry: ClassEntry) -> ClassSettings:
         never_refuse=entry.never_refuse,
         admit_below_utilization=entry.admit_below_utilization,
         max_stream_s=_max_stream_s(entry, known),
+        whole_answer_s=entry.whole_answer,
         confidence=entry.confidence
         if entry.confidence is not None
         else (known.confidence if known else _DEFAULT_CONFIDENCE),

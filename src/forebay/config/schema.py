@@ -238,6 +238,9 @@ class ClassEntry(Strict):
     """Objective: arrival to first token. Needed unless the class is realtime, standard or batch."""
     tpot: Annotated[Duration, Field(gt=0, le=86400)] | None = None
     """Objective: mean time per output token after the first. 120ms if unset."""
+    whole_answer: Annotated[Duration, Field(gt=0, le=86400 * 7)] | None = None
+    """Objective of answers that are not streamed: arrival to the whole answer. Unset means `ttft` + `tpot` × output
+    tokens."""
     wait_budget: Annotated[Duration, Field(ge=0, le=86400 * 7)] | None = None
     """Longest a request may wait here, predicted or real; unset means the TTFT objective."""
     weight: Annotated[float, Field(ge=0.001, le=1e6)] | None = None

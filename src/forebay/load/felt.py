@@ -2,8 +2,8 @@
 
 Owns the meaning of *met* for a client: a streamed answer is met when its first token came within the class's
 TTFT objective and its later tokens within the TPOT objective on average; any other answer when the whole of it
-came within TTFT + TPOT × output tokens. Refused, failed and unanswered requests are not met, and all of them
-count in what was offered: attainment = met ÷ offered.
+came within the class's objective for whole answers, by default TTFT + TPOT × output tokens. Refused, failed and
+unanswered requests are not met, and all of them count in what was offered: attainment = met ÷ offered.
 
 It is pure and judges only from what a client can see, so the same arithmetic serves traffic that went straight
 to an engine and traffic that went through Forebay. It never asks the gateway how well it did.
@@ -72,7 +72,7 @@ class Felt:
         if self.end is not End.COMPLETED or self.first_token_s is None:
             return False
         if not self.stream:
-            return self.duration_s <= objective.ttft_s + objective.tpot_s * self.output_tokens
+            return self.duration_s <= objective.answer_s(self.output_tokens)
         return self.first_token_s <= objective.ttft_s and self.tpot_s <= objective.tpot_s
 
 

@@ -16,7 +16,7 @@ from forebay.admission.lifecycle import LONGEST_LINGER_S
 from forebay.admission.model import Check, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.tickets import Phase, Ticket
-from tests.unit.admission.build import LAW, LLAMACPP, VLLM, Site, pool_settings
+from tests.unit.admission.build import LAW, LLAMACPP, VLLM, Site, pool_settings, settings_for, with_class
 
 OVER = Check("waited", 5.0, 5.0, False)
 
@@ -598,6 +598,17 @@ def test_a_stream_meets_ttft_and_tpot(
 def test_an_unstreamed_answer_is_judged_whole(duration_s: float, met: bool) -> None:
     """Ten tokens may take 5 s + 10 · 0.12 s, wherever in that time the first byte comes."""
     assert met is stream_that_took(duration_s, duration_s, 10, stream=False)
+
+
+@pytest.mark.parametrize(("stream", "met"), [(False, True), (True, False)])
+def test_a_class_may_state_its_objective_for_whole_answers(stream: bool, met: bool) -> None:
+    """Ten tokens may take a minute where that is said; streams are judged as ever."""
+    site = Site(settings=with_class("standard", settings_for(), whole_answer_s=60.0))
+    ticket = site.running(1, stream=stream)
+    site.life.first_token(ticket, 59.0)
+    site.effects()
+    finish(site, ticket, 60.0, usage=Usage(prompt_tokens=100, output_tokens=10))
+    assert met is site.settlement().met_objective
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o.group is not Group.SERVED])

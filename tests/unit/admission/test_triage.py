@@ -229,6 +229,24 @@ def test_an_answer_that_cannot_be_whole_in_time_waits_in_vain() -> None:
     assert looked_at(1.0, 1) is None
 
 
+def test_an_answer_that_waiting_made_late_for_its_class_waits_in_vain() -> None:
+    """By `whole_answer` of its class; not where the class may wait longer, nor for its own length."""
+
+    def looked_at(whole_s: float, *, now: float = 4.0, stream: bool = False, **changes: Any) -> Check | None:
+        settings = with_class("standard", settings_for(), whole_answer_s=whole_s, **changes)
+        ticket = filed(learned(Site(settings=settings)), 1, stream=stream, max_output_tokens=450)
+        assert waits_in_vain(ticket, 0.0) is None
+        return waits_in_vain(ticket, now)
+
+    hopeless = looked_at(5.0)
+    assert hopeless is not None
+    assert ("whole_answer", 1.0, False) == (hopeless.name, hopeless.limit, hopeless.passed)
+    assert looked_at(5.0, stream=True) is None
+    assert looked_at(600.0) is None
+    assert looked_at(5.0, wait_budget_s=6.0) is None
+    assert looked_at(0.1, now=0.05, wait_budget_s=0.05) is None  # nobody could have done it in that time
+
+
 def test_a_long_prompt_is_not_held_against_a_request() -> None:
     """A prompt of more than a fifth of the objective may wait to the end of its budget: its own time is its own."""
     site = learned(Site())

@@ -50,6 +50,16 @@ def test_usable_file_is_ok_and_explained(tmp_path: Path) -> None:
     assert "at most 64 MiB" in out
 
 
+def test_an_objective_for_whole_answers_is_told(tmp_path: Path) -> None:
+    """Where one is stated."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "pools: [{endpoints: [http://10.0.0.1:8000]}]\nclasses: {standard: {whole_answer: 90s}}\n"
+    )
+    _, out, _ = check(path)
+    assert "standard: first token in 5s, then 120ms per token, whole answers in 90s, waits" in out
+
+
 def test_rules_and_fallbacks_are_summed_up(tmp_path: Path) -> None:
     """How many rules cost something for each request is worth knowing."""
     path = tmp_path / "forebay.yaml"

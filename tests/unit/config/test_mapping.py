@@ -98,7 +98,7 @@ def test_every_pool_setting_arrives() -> None:
 def test_classes_keep_their_order_and_fill_in_their_defaults() -> None:
     """The order of the file is the rank; what a class leaves out comes from the default class of its name."""
     classes = {
-        "fast": {"ttft": "500ms"},
+        "fast": {"ttft": "500ms", "whole_answer": "2s"},
         "batch": None,
         "standard": {
             "ttft": "9s",
@@ -120,6 +120,7 @@ def test_classes_keep_their_order_and_fill_in_their_defaults() -> None:
         fast.weight,
         fast.value,
     )
+    assert (2.0, None) == (fast.whole_answer_s, batch.whole_answer_s)
     assert ZERO_CONFIGURATION_CLASSES[2] == batch
     assert (9.0, 9.0, 7.0, 2.0, 3, 12.0, 5.0) == (
         standard.ttft_s,

@@ -52,6 +52,9 @@ def test_a_whole_answer_is_met_by_its_length_and_time() -> None:
 
     assert whole.met(REALTIME)  # 1.5 s + 31 × 0.08 s = 3.98 s
     assert not replace(whole, duration_s=3.99).met(REALTIME)
+    patient = replace(REALTIME, whole_answer_s=10.0)
+    assert replace(whole, duration_s=10.0).met(patient)
+    assert not replace(whole, duration_s=10.1).met(patient)
 
 
 @pytest.mark.parametrize("end", [End.REFUSED, End.FAILED, End.UNANSWERED])
