@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 
+from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, PoolSettings, Settings
 from forebay.config.mapping import law_of
@@ -32,6 +34,17 @@ UNEVEN = (Part("standard", 1.0, Lengths(300, 0.6, 40, 2000), Lengths(60, 0.5, 8,
 
 
 @dataclass
+class Wait:
+    """One request of the quiet tenant while it was the first of its tenant to wait."""
+
+    ticket: int
+    from_s: float
+    until_s: float
+    passed: list[int]
+    """Requests of others that started in that time."""
+
+
+@dataclass
 class Run:
     """One run, and whose request each was."""
 
@@ -48,21 +61,50 @@ class Run:
     def came(self, ticket: int) -> float:
         return self.planned[ticket - 1].at_s
 
-    def dispatches_waited(self) -> list[int]:
-        """For each quiet request how many of others started while it was the first of its tenant to wait, sorted."""
-        counts: list[int] = []
-        since = 0
-        started: list[tuple[float, str]] = []
+    def waits(self) -> Iterator[Wait]:
+        """Of each quiet request the time for which it was the first of its tenant to wait."""
+        since_s = 0.0
+        started: list[tuple[float, int]] = []
         for at_s, ticket in self.world.dispatched:
-            name = self.names[ticket - 1]
-            if name == QUIET:
-                came_s = self.came(ticket)
-                if came_s >= FROM_S:
-                    counts.append(sum(1 for then_s, _ in started[since:] if then_s >= came_s))
-                since = len(started)
-            else:
-                started.append((at_s, name))
-        return sorted(counts)
+            if self.names[ticket - 1] != QUIET:
+                started.append((at_s, ticket))
+                continue
+            came_s = self.came(ticket)
+            if came_s >= FROM_S:
+                passed = [other for then_s, other in started if then_s >= came_s]
+                yield Wait(ticket, max(came_s, since_s), at_s, passed)
+            since_s, started = at_s, []
+
+    def check_order(self) -> None:
+        """The bound on what is served before a request of the quiet tenant, for each of them.
+
+        Of each other tenant one request, and beyond it no more than its own cost, what that tenant got back meanwhile
+        for requests that were charged too much, and what its own tenant was charged on top for such that took more.
+        """
+        settled = {s.ticket: s for s in self.world.settled}
+        for wait in self.waits():
+            own = settled[TicketId(wait.ticket)]
+            for name in GREEDY:
+                costs = [
+                    settled[TicketId(other)].estimated_gpu_s
+                    for other in wait.passed
+                    if self.names[other - 1] == name
+                ]
+                allowed = own.estimated_gpu_s + self.corrected(name, wait.from_s, wait.until_s)
+                # What requests are expected to cost is learned on meanwhile, and may change by a hair.
+                assert sum(costs[1:]) <= allowed * 1.01
+
+    def corrected(self, other: str, from_s: float, until_s: float) -> float:
+        """What this tenant got back, and the quiet one was charged on top, for what ended in this time."""
+        total = 0.0
+        for s in self.world.settled:
+            if from_s <= s.at_s <= until_s:
+                on_top = s.charged_gpu_s - s.estimated_gpu_s
+                if s.tenant == QUIET:
+                    total += max(on_top, 0.0)
+                elif s.tenant == other:
+                    total += max(-on_top, 0.0)
+        return total
 
     def longest_release_s(self) -> float:
         """The longest time in which no slot was given back."""
@@ -107,14 +149,18 @@ def p99(values: list[float]) -> float:
 def test_a_quiet_tenant_hardly_notices_two_greedy_ones(seed: int) -> None:
     """It is never turned away, waits for three starts of others, and is late by a slot's release and a step.
 
-    One start in a hundred more: what was charged turns out otherwise, and moves the tags of those that run.
+    By what is charged when requests start it would be two, one of each. What is corrected when they end moves tags:
+    whoever was charged too much is served sooner. To keep it at three, what is to be paid back would have to be kept
+    back. So `check_order` holds for each wait, and over eight seeds three starts come before 8.0 % of 2,504 requests,
+    four before 0.9 %.
     """
     alone = run(EVEN, seed, alone=True, slots=48)
     beside = run(EVEN, seed, alone=False, slots=48)
-    waited = beside.dispatches_waited()
+    waited = sorted(len(wait.passed) for wait in beside.waits())
     assert len(waited) >= 200
-    assert p99([float(count) for count in waited]) <= 3
+    assert sum(count > 3 for count in waited) <= 0.015 * len(waited)  # of three hundred: four
     assert waited[-1] <= 4
+    beside.check_order()
     step_s = PROFILE.law.step_s(
         prefill_tokens=CONFIG.max_num_batched_tokens,
         decoding=48,
