@@ -34,10 +34,14 @@ def rules_do_not_fit(config: Config, classes: list[str]) -> Iterator[tuple[KeyPa
     """Names taken twice, conditions that cannot be meant, classes, pools and models that are not there."""
     if not config.rules:
         return
-    from forebay.config.rules import home_of, rule_fault  # only where there are rules: CEL takes time to load
+    from forebay.config.rules import (
+        home_of,
+        rule_faults,
+    )  # only where there are rules: CEL takes time to load
 
     pools = [pool.name for pool in config.pools]
     names: dict[str, int] = {}
+    faults = dict(rule_faults(config.rules))
     for index, rule in enumerate(config.rules):
         path: KeyPath = ("rules", index)
         first = names.setdefault(rule.name, index)
@@ -46,9 +50,8 @@ def rules_do_not_fit(config: Config, classes: list[str]) -> Iterator[tuple[KeyPa
                 (*path, "name"),
                 f"the name {rule.name!r} is taken by rules[{first}]; give each rule its own",
             )
-        fault = rule_fault(rule)
-        if fault is not None:
-            yield (*path, "when"), f"rule {rule.name!r}: {fault}"
+        if index in faults:
+            yield (*path, "when"), f"rule {rule.name!r}: {faults[index]}"
         then = rule.then
         if then.class_ is not None and then.class_ not in classes:
             yield (

@@ -112,6 +112,18 @@ def test_what_fits_is_taken(source: str) -> None:
         ("'a'.all(x, true)", "all() is for lists, not for a string"),
         ("[1].all(x, x)", "in all() there must be a bool"),
         ("[1].all(1, true)", "a name is missing here"),
+        ("[1].all(x, [2].all(y, x < y))", "a macro in another one would be asked for all pairs"),
+        ("[[1]].all(x, x.exists(y, y > 1))", "exists() goes over a list that is written out"),
+        ("[1].map(x, [2].map(y, y)).size() > 0", "a macro in another one"),
+        ("([1] + [2]).all(x, x > 1)", "all() goes over a list that is written out"),
+        ("[[1, 2]][0].all(x, x > 1)", "all() goes over a list that is written out"),
+        ("dyn([1]).all(x, x > 1)", "all() goes over a list that is written out"),
+        ("{'a': 1}.all(x, x == 'a')", "all() goes over a list that is written out"),
+        ("{'a': [1]}.all(x, x == 'a')", "all() goes over a list that is written out"),
+        ("{'a': [1]}.a.all(x, x == 1)", "all() goes over a list that is written out"),
+        ("class.all(x, x == 'a')", "all() is for lists"),
+        ("['a'].map(x, x + x).size() > 0", "in a macro texts and lists are not joined"),
+        ("size(" + " + ".join(["class"] * 10) + ") > 9", "more than 8 times texts or lists are joined"),
         ("[1].all(x, true) && x > 1", "there is no `x`"),
         ("1 <", "a value is missing here (character 4)"),
         ("", "a value is missing here"),
@@ -136,9 +148,21 @@ def test_what_cannot_be_meant_is_said_with_its_place(source: str, said: str) -> 
 
 
 def test_the_variable_of_a_macro_hides_a_name_only_inside() -> None:
-    """And an outer one of the same name is there again afterwards."""
-    found = read("['a'].all(x, [1].all(x, x > 0) && x == 'a') && class == 'a'")
+    """Each macro has its own."""
+    found = read(
+        "['a'].all(x, x == 'a') && [1].all(x, x > 0) && ['b'].all(class, class == 'b') && class == 'a'"
+    )
     assert ("class",) == found.names
+    assert () == read("[1].all(class, class == 1)").names
+
+
+def test_what_an_evaluation_costs_is_counted() -> None:
+    """What is in a macro for each entry, also of a list that came from another one."""
+    assert 3 == read("request.stream").steps - 1
+    plain, macro = read("[1, 2, 3].size() == 3").steps, read("[1, 2, 3].all(x, x > 0)").steps
+    assert (14, 29) == (plain, macro)  # 14 signs and words of its own, and 5 for each entry
+    asked = read("['a', 'b'].map(x, x).exists(x, class.matches('p') || x == class)")
+    assert (("'p'", 2),) == asked.patterns
 
 
 WORDS = ["1", "2.5", "'a'", "true", "in", ".size()", ".all(x,", "x", "request", "int(", "/*", "//"]

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from forebay.admission.rule_book import Rule, RuleBook
 from forebay.config.errors import ConfigError
 from forebay.config.loading import load
 from forebay.config.mapping import to_settings
+from forebay.gateway.demand import MODEL_NAME_CHARS
 
 POOLS = """
 pools:
@@ -221,6 +223,65 @@ def test_patterns_are_tried_before_requests_wait_for_them(tmp_path: Path, when: 
     """One that is broken or dear is found when the configuration is read, wherever it stands."""
     (found,) = problems(tmp_path, f"  - {{name: r, when: {json.dumps(when)}, then: {{accept: true}}}}\n")
     assert said in found
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        (
+            f"[{', '.join(['1'] * 900)}].all(x, {' && '.join(['x != 2'] * 12)})",
+            "its lists are too long for what is asked",
+        ),
+        (
+            "||".join(["request.model.matches('ft-[0-9]{1,50}[a-z]{1,50}')"] * 70),
+            "and every request would wait for it",
+        ),
+        (
+            f"[{', '.join(['1'] * 400)}].exists(x, x == 2 || request.model.matches('ft-[0-9]{{1,90}}'))",
+            "400 times, takes",
+        ),
+        (
+            "['a', 'b'].all(x, ['a', 'b'].all(y, x != y))",
+            "a macro in another one would be asked for all pairs",
+        ),
+    ],
+)
+def test_no_condition_takes_longer_than_requests_can_wait(tmp_path: Path, when: str, said: str) -> None:
+    """Whatever it does with lists and texts: in all a millisecond."""
+    (found,) = problems(tmp_path, f"  - {{name: r, when: {json.dumps(when)}, then: {{accept: true}}}}\n")
+    assert said in found
+
+
+def test_all_rules_together_have_a_bound(tmp_path: Path) -> None:
+    """The first one above it is named, and the wait is that of a request."""
+    when = " || ".join(f"request.model.matches('ft{n}-[a-z0-9]{{1,50}}-[a-z0-9]{{1,50}}')" for n in range(5))
+    rules = "".join(f'  - {{name: r{n}, when: "{when}", then: {{class: batch}}}}\n' for n in range(199))
+    (found,) = problems(tmp_path, rules)
+    assert "with it all rules together take up to 1" in found
+    assert "at most 10 ms are allowed" in found
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        f"[{', '.join(['1'] * 900)}].all(x, x > 0 && x != 2)",
+        " && ".join(["request.model != 'a-model-of-some-length'"] * 60),
+        f"size({' + '.join(['request.model'] * 9)}) >= 0",
+        f"({' + '.join(['request.model'] * 9)}).matches('^[a-z]*$')",
+        " && ".join(["!request.model.matches('^ft-.*$')"] * 9),
+        f"[{', '.join(['request.model'] * 150)}].map(x, x).filter(x, x.contains('m')).exists(x, x == 'b') == false",
+    ],
+)
+def test_the_dearest_that_are_taken_are_done_in_milliseconds(tmp_path: Path, when: str) -> None:
+    """With the longest texts that a client can send."""
+    book, rule = one(tmp_path, when)
+    best_s = 9.0
+    for _ in range(5):
+        began_s = time.perf_counter()
+        assert rule.when(book.context({"request__model": "m" * MODEL_NAME_CHARS}))
+        best_s = min(best_s, time.perf_counter() - began_s)
+    assert 0 == rule.errors()
+    assert best_s < 0.004
 
 
 def test_usual_patterns_are_taken(tmp_path: Path) -> None:
