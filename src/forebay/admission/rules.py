@@ -105,7 +105,7 @@ class Rules:
         state = self._engine_state(pool, now)
         if not state.any and not self._routed_by_request:
             return demand
-        context: object = None
+        asked = _Asked(self._book, state, demand, cost, pool, now)
         class_name: str | None = None
         pool_name: str | None = None
         model: str | None = None
@@ -115,16 +115,7 @@ class Rules:
                 or (rule.pool is not None and pool_name is None)
                 or (rule.model is not None and model is None)
             )
-            if not wanted:
-                continue
-            if rule.of_request:
-                if rule.of_endpoint and not state.endpoint_up:
-                    continue
-                if context is None:
-                    context = self._context(demand, cost, pool, state, now)
-                if not rule.when(context):
-                    continue
-            elif not state.matches[index]:
+            if not wanted or not asked.matches(index, rule):
                 continue
             class_name = class_name or rule.class_name
             pool_name = pool_name or rule.pool
@@ -147,18 +138,9 @@ class Rules:
         state = self._engine_state(pool, now)
         if not state.any and not self._judged_by_request:
             return
-        context: object = None
+        asked = _Asked(self._book, state, demand, cost, pool, now)
         for index, rule in enumerate(self._book.rules):
-            if not rule.judges or (rule.low_only and not rank):
-                continue
-            if rule.of_request:
-                if rule.of_endpoint and not state.endpoint_up:
-                    continue
-                if context is None:
-                    context = self._context(demand, cost, pool, state, now)
-                if not rule.when(context):
-                    continue
-            elif not state.matches[index]:
+            if not rule.judges or (rule.low_only and not rank) or not asked.matches(index, rule):
                 continue
             if rule.refuses:
                 ruling.refused_by = rule
@@ -200,13 +182,40 @@ class Rules:
             state.any = state.any or matches
         return state
 
-    def _context(self, demand: Demand, cost: Cost, pool: Pool, state: _EngineState, now: float) -> object:
+
+class _Asked:
+    """One request at one pool, about which rules are asked; what they look at is read when the first one wants it."""
+
+    __slots__ = ("_book", "_context", "_cost", "_demand", "_now", "_pool", "_state")
+
+    def __init__(  # noqa: PLR0917 - by position: for each request
+        self, book: RuleBook, state: _EngineState, demand: Demand, cost: Cost, pool: Pool, now: float
+    ) -> None:
+        self._book = book
+        self._state = state
+        self._demand = demand
+        self._cost = cost
+        self._pool = pool
+        self._now = now
+        self._context: object = None
+
+    def matches(self, index: int, rule: Rule) -> bool:
+        """Does this rule? `index` is its place in the book."""
+        if not rule.of_request:
+            return self._state.matches[index]
+        if rule.of_endpoint and not self._state.endpoint_up:
+            return False
+        if self._context is None:
+            self._context = self._read()
+        return rule.when(self._context)
+
+    def _read(self) -> object:
         book = self._book
         values: dict[str, FactValue] = {}
         if book.request_engine_facts:
-            values = _values(book.request_engine_facts, Scene(pool, state.rates, now))
+            values = _values(book.request_engine_facts, Scene(self._pool, self._state.rates, self._now))
         for fact in book.request_facts:
-            values[fact.key] = fact.read(demand, cost, pool)
+            values[fact.key] = fact.read(self._demand, self._cost, self._pool)
         return book.context(values)
 
 

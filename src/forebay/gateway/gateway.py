@@ -13,12 +13,13 @@ from typing import Final
 
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.demand import BadRequest
+from forebay.gateway.desk import Desk
 from forebay.gateway.headers import claims_of, safe_id
 from forebay.gateway.identity import Denied
 from forebay.gateway.passing import PassedGet
 from forebay.gateway.ports import Core, Directory, GatewaySettings
 from forebay.gateway.refusals import Answer, early_refusal, plain_error
-from forebay.gateway.relay import Desk, Relay
+from forebay.gateway.relay import Relay
 from forebay.gateway.routes import (
     ADMITTED,
     HEALTH_PATH,

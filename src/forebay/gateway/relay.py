@@ -18,7 +18,6 @@ later finds the stage OVER and does nothing.
 
 from __future__ import annotations
 
-import secrets
 from enum import Enum
 from typing import Final
 
@@ -27,14 +26,11 @@ from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, 
 from forebay.admission.model import BodyChange, DecisionRecord, Demand, Exhausted, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import Attempt
-from forebay.gateway.bodies import BodyRoom
 from forebay.gateway.body_answers import NOT_FOR_NOTHING_BYTES, answer_to, unread_refusal
 from forebay.gateway.demand import Ask, BadRequest, unstated_limit
-from forebay.gateway.early_answers import EarlyAnswers
+from forebay.gateway.desk import Desk
 from forebay.gateway.headers import Claims, answer_headers, claims_of, safe_id
 from forebay.gateway.identity import Denied
-from forebay.gateway.ports import Core, GatewaySettings, Serving
-from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import (
     Answer,
     decision_header,
@@ -49,34 +45,13 @@ from forebay.gateway.refusals import (
     try_again,
 )
 from forebay.gateway.routes import AdmittedRoute
-from forebay.gateway.routing import Routing, Unroutable
+from forebay.gateway.routing import Unroutable
 from forebay.gateway.splice import changed_body
-from forebay.gateway.upstreams import Upstreams
 from forebay.gateway.waiting import WaitingComments
 from forebay.http.exchange import BodyFailure, Exchange
 from forebay.http.message import Headers, encode_headers, get_header
 
-__all__ = ["Desk", "Relay"]
-
-
-class Desk:
-    """What all relays of a gateway share. A class and no protocol: it is asked a dozen times for each request."""
-
-    def __init__(self, core: Core, settings: GatewaySettings, serving: Serving) -> None:
-        self.core = core
-        self.settings = settings
-        self.routing = Routing(serving)
-        self.upstreams = Upstreams(settings)
-        self.progress = Progress(core.feed, core.now, settings.progress_interval_s)
-        self.bodies = BodyRoom(settings.max_waiting_bytes)
-        self.early = EarlyAnswers()
-        # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
-        self.mark = secrets.token_hex(6).encode("ascii")
-        """Begins the ids of this process, and tells its own polls from others'."""
-
-    def own_id(self, ticket: TicketId) -> bytes:
-        """`x-forebay-id`: the key of a request in logs, explanations and the admin port."""
-        return b"%b-%x" % (self.mark, ticket)
+__all__ = ["Relay"]
 
 
 class _Stage(Enum):
