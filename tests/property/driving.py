@@ -319,6 +319,17 @@ def close(bench: Bench) -> None:
 def audit(bench: Bench) -> None:
     """Whatever the core has counted or filed twice is the same twice, and nobody waits beside room."""
     controller = bench.controller
+    audit_books(controller)
+    tickets = list(controller._life.tickets.values())
+    for pool in controller._pools.values():
+        waiting = [ticket for ticket in tickets if ticket.pool is pool and ticket.phase is WAITING]
+        _audit_reservation(pool, waiting, bench)
+        _audit_reasons(pool, waiting, bench)
+        _audit_work_conservation(pool, waiting, bench)
+
+
+def audit_books(controller: Controller) -> None:
+    """Whatever the core has counted or filed twice is the same twice."""
     controller.verify()
     tickets = list(controller._life.tickets.values())
     assert all(ticket.phase in (WAITING, RUNNING) for ticket in tickets), "what is over is forgotten"
@@ -335,9 +346,6 @@ def audit(bench: Bench) -> None:
             _audit_account(account, [t for t in waiting if t.demand.class_name == name])
         for endpoint in pool.endpoints.values():
             _audit_endpoint(endpoint, [ticket for ticket in running if ticket.endpoint is endpoint])
-        _audit_reservation(pool, waiting, bench)
-        _audit_reasons(pool, waiting, bench)
-        _audit_work_conservation(pool, waiting, bench)
 
 
 def _audit_account(account: Account, tickets: list[Ticket]) -> None:

@@ -85,6 +85,7 @@ class Roster:
         self._watch.arm(endpoint, pool, now)
         self.check_absence(pool, now)
         self._fill(pool, now)
+        self.forget_if_removed(endpoint, pool)  # what it had let go of may have been the last
 
     def follow(self, pool: Pool, endpoint: Endpoint, now: float) -> None:
         """Something was seen of an engine: its speed may be known better now, and how much of it is in use."""

@@ -219,7 +219,7 @@ class Reloading:
                 name = pool_view.name
                 there = [view.id for view in pool_view.endpoints if view.state is not EndpointState.REMOVED]
                 free = [e for e in wanted[name] if homes.get(e, name) == name]
-                if free != there:
+                if set(free) != set(there):
                     self._core.feed(EndpointsChanged(name, tuple(free)))
                     joined += [e for e in free if e not in there]
         return joined

@@ -186,6 +186,19 @@ def test_a_removed_endpoint_is_kept_while_it_drains(begin: Begin) -> None:
     assert ["b"] == [view.id for view in scenario.pool_view().endpoints]
 
 
+def test_a_removed_endpoint_whose_last_room_a_reading_frees_is_gone(begin: Begin) -> None:
+    """Else another pool, to which it moves, would wait for it for ever."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.sample("a", 0.0, running=0)
+    scenario.arrive(1, 0.0)
+    scenario.sample("a", 0.5, running=1)
+    scenario.tell(EndpointsChanged("llama", (B,)), 1.0)
+    scenario.leave(1, 2.0)
+    assert ["a", "b"] == [view.id for view in scenario.pool_view().endpoints]
+    scenario.sample("a", 2.5, running=0)
+    assert ["b"] == [view.id for view in scenario.pool_view().endpoints]
+
+
 def test_an_idle_endpoint_is_forgotten_at_once(begin: Begin) -> None:
     """With nothing of ours there, removal leaves no trace, and coming back is starting anew."""
     scenario = begin(endpoints=("a", "b"))
