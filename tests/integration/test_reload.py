@@ -11,7 +11,17 @@ import httpx
 import pytest
 import yaml
 
-from tests.integration.fakes import DONE, LAST_CHUNK, STREAM_HEAD, FakeEngine, Served, chat, chunk, event
+from tests.integration.fakes import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    FakeEngine,
+    Served,
+    answer_chat,
+    chat,
+    chunk,
+    event,
+)
 from tests.integration.processes import (
     ServeProcess,
     client,
@@ -218,6 +228,47 @@ async def test_a_pool_goes_and_its_endpoint_joins_another(tmp_path: Path) -> Non
                 ] == [("one", [(first.endpoint, "up"), (second.endpoint, "up")])]
 
             await eventually(moved)
+
+
+async def test_who_waits_in_a_pool_that_goes_is_served_there(tmp_path: Path) -> None:
+    """As long as no other pool has its engine; then the pool is gone."""
+    path = tmp_path / "forebay.yaml"
+    go_on = asyncio.Event()
+
+    async def when_let(served: Served) -> None:
+        await go_on.wait()
+        await answer_chat(served)
+
+    async with engine() as first, engine(when_let) as second, client() as http:
+
+        def pools(*pools: tuple[str, FakeEngine]) -> str:
+            entries = [
+                {"name": name, "endpoints": [fake.endpoint], "models": [name], "max_inflight_requests": 1}
+                for name, fake in pools
+            ]
+            return yaml.safe_dump({"pools": entries})
+
+        path.write_text(pools(("one", first), ("two", second)))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            body = {**chat(), "model": "two"}
+            calls = [asyncio.ensure_future(http.post(f"{gateway.url}{CHAT}", json=body)) for _ in range(3)]
+
+            async def names(*wanted: str) -> bool:
+                snapshot = (await http.get(f"{gateway.admin_url}/api/snapshot")).json()
+                waiting = sum(pool["waiting_requests"] for pool in snapshot["pools"])
+                return [pool["name"] for pool in snapshot["pools"]] == [*wanted] and waiting == 2 * len(
+                    wanted
+                ) - 2
+
+            await eventually(lambda: names("one", "two"))
+            path.write_text(pools(("one", first)))
+            assert 200 == (await reload(http, gateway))[0]
+            assert await names("one", "two")
+            go_on.set()
+            assert [200] * 3 == [(await call).status_code for call in calls]
+            assert 3 == [request.method for request in second.requests].count("POST")
+            await eventually(lambda: names("one"))
 
 
 async def test_without_a_file_there_is_nothing_new() -> None:

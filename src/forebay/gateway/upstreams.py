@@ -1,16 +1,22 @@
 """Connections to the endpoints: one `Upstream` for each that is served.
 
-An endpoint that is not served any more is forgotten, not closed: what runs there goes on over the connection it has,
-and idle connections end by themselves.
+An endpoint that is not served any more is not closed: what runs there goes on over the connection it has, idle
+connections end by themselves, and those who waited for it when it went may still be sent there.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from forebay.admission.model import EndpointId
 from forebay.gateway.ports import EndpointView, GatewaySettings, Serving
 from forebay.http.client import Upstream
 
 __all__ = ["Target", "Upstreams"]
+
+
+_FORMER: Final = 1_000
+"""Endpoints that are not served any more, kept in case of need."""
 
 
 class Target:
@@ -60,28 +66,34 @@ class Upstreams:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._targets: dict[EndpointId, Target] = {}
+        self._former: dict[EndpointId, Target] = {}
+        """Served no more, the longest ago first."""
 
     def update(self, serving: Serving) -> None:
         """Take over what is served now."""
         views = {endpoint.id: endpoint for pool in serving.pools for endpoint in pool.endpoints}
         for endpoint_id in [known for known in self._targets if known not in views]:
-            del self._targets[endpoint_id]
+            self._former[endpoint_id] = self._targets.pop(endpoint_id)
+            if len(self._former) > _FORMER:
+                del self._former[next(iter(self._former))]
         for endpoint_id, view in views.items():
-            known = self._targets.get(endpoint_id)
+            known = self._targets.get(endpoint_id) or self._former.pop(endpoint_id, None)
             if known is None or not known.is_at(view):
                 self._targets[endpoint_id] = Target(view, self._settings)
             else:
                 known.take(view)
+                self._targets[endpoint_id] = known
 
     def get(self, endpoint_id: EndpointId) -> Target | None:
-        """The endpoint, or None if it is not served any more."""
-        return self._targets.get(endpoint_id)
+        """The endpoint, also one that was served until lately; None if nobody knows it."""
+        return self._targets.get(endpoint_id) or self._former.get(endpoint_id)
 
     def close(self) -> None:
         """Closes every connection."""
-        for target in self._targets.values():
+        for target in (*self._targets.values(), *self._former.values()):
             target.upstream.close()
         self._targets.clear()
+        self._former.clear()
 
 
 def _host_line(view: EndpointView) -> bytes:

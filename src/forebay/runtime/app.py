@@ -122,7 +122,8 @@ class App:
             ),
             self.driver.now,
         )
-        self.polling.follow(_polled(config))
+        self._polled = _polled(config)
+        self.polling.follow(self._polled)
         self.reloading = Reloading(
             prepared, read_again or (lambda: prepared), self.driver, self._take_over, self.polling.look_again
         )
@@ -280,7 +281,11 @@ class App:
         self._config = config
         self.directory.reconfigure(configured_pools(config), access_of(config, settings))
         self.gateway.reconfigure(_gateway_settings(config, settings))
-        self.polling.follow(_polled(config))
+        wanted, kept = _polled(config), self.reloading.kept_pools
+        read = {polled.endpoint for polled in wanted}
+        wanted += [polled for polled in self._polled if polled.pool in kept and polled.endpoint not in read]
+        self._polled = wanted
+        self.polling.follow(wanted)
 
     async def wait(self) -> None:
         """Until there is a reason to end."""

@@ -5,7 +5,7 @@ everything as it was, with a line in the log and a metric. What is applied chang
 on, waiters keep their places and their budgets, what was learned stays.
 
 - A pool or a class that is gone gets no new requests, and stays in the core until those it has are over; a class at the
-  rank that it had.
+  rank that it had, a pool with those of its endpoints that no other one has now.
 - An endpoint that moves to another pool is taken out of the old one first, and joins the new one when its last request
   there has ended.
 - Some keys are read only at the start (`RESTART_KEYS`); a change of those is told, and waits for a restart.
@@ -118,9 +118,13 @@ class Reloading:
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
         self._kept_pools: tuple[PoolSettings, ...] = ()
-        """Pools that are configured no more and have requests still."""
         self._classes = prepared.settings.classes
         """Those that the core has."""
+
+    @property
+    def kept_pools(self) -> tuple[str, ...]:
+        """Those that are configured no more and have requests still."""
+        return tuple(pool.name for pool in self._kept_pools)
 
     def start(self) -> None:
         """Begin to look at the file."""
@@ -206,9 +210,11 @@ class Reloading:
 
     def _place_endpoints(self) -> list[EndpointId]:
         """Tell the core which endpoints each pool has, as far as they have left their old ones. Those that joined."""
-        wanted: dict[str, list[EndpointId]] = {pool.name: [] for pool in self._kept_pools}
-        for pool in self.prepared.config.pools:
-            wanted[pool.name] = [EndpointId(str(endpoint)) for endpoint in pool.endpoints]
+        wanted = {
+            pool.name: [EndpointId(str(endpoint)) for endpoint in pool.endpoints]
+            for pool in self.prepared.config.pools
+        }
+        taken = {endpoint for endpoints in wanted.values() for endpoint in endpoints}
         joined: list[EndpointId] = []
         for _ in range(2):  # what leaves one pool the first time may join another the second time
             snapshot = self._core.snapshot()
@@ -218,7 +224,11 @@ class Reloading:
             for pool_view in snapshot.pools:
                 name = pool_view.name
                 there = [view.id for view in pool_view.endpoints if view.state is not EndpointState.REMOVED]
-                free = [e for e in wanted[name] if homes.get(e, name) == name]
+                own = wanted.get(name)
+                if own is None:  # it is gone, and serves those who wait in it
+                    free = [endpoint for endpoint in there if endpoint not in taken]
+                else:
+                    free = [endpoint for endpoint in own if homes.get(endpoint, name) == name]
                 if set(free) != set(there):
                     self._core.feed(EndpointsChanged(name, tuple(free)))
                     joined += [e for e in free if e not in there]
@@ -256,7 +266,7 @@ class Reloading:
     def _finish_moves(self) -> None:
         """Pools and classes that are gone may have ended by now, and endpoints have left their old ones."""
         if self._is_something_over():
-            self._set(self.prepared.settings, lambda: None)
+            self._set(self.prepared.settings, lambda: self._take_over(self.prepared))
         for endpoint in self._place_endpoints():
             self._look_again(endpoint)
 

@@ -28,7 +28,7 @@ def test_heads_are_built_for_the_endpoint() -> None:
 
 
 def test_known_endpoints_keep_their_connections() -> None:
-    """A new view of the same address keeps the pool; another address gets a new one; what is gone is forgotten."""
+    """A new view of the same address keeps the pool; another address gets a new one."""
     upstreams = Upstreams(GatewaySettings())
     upstreams.update(serving(VIEW))
     first = upstreams.get(VIEW.id)
@@ -40,5 +40,21 @@ def test_known_endpoints_keep_their_connections() -> None:
     moved = upstreams.get(VIEW.id)
     assert moved is not None
     assert moved is not first
+
+
+def test_who_waited_for_an_endpoint_that_is_gone_can_be_sent_there() -> None:
+    """The core decides that, and it may come back; so many are kept and no more."""
+    upstreams = Upstreams(GatewaySettings())
+    upstreams.update(serving(VIEW))
+    first = upstreams.get(VIEW.id)
     upstreams.update(serving())
-    assert upstreams.get(VIEW.id) is None
+    assert first is upstreams.get(VIEW.id)
+    upstreams.update(serving(VIEW))
+    assert first is upstreams.get(VIEW.id)
+    upstreams.update(serving())
+    for number in range(1001):
+        upstreams.update(serving(replace(VIEW, id=EndpointId(f"e{number}"))))
+    assert None is upstreams.get(VIEW.id)
+    assert None is not upstreams.get(EndpointId("e1000"))
+    upstreams.close()
+    assert None is upstreams.get(EndpointId("e1000"))
