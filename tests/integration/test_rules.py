@@ -230,3 +230,56 @@ async def test_a_preferred_retry_is_served_before_first_tries(tmp_path: Path) ->
             go.set()
             assert [200] * 3 == [answer.status_code for answer in await asyncio.gather(*calls)]
             assert ["0", "2", "1"] == [json.loads(body)["user"] for body in posted(big)]
+
+
+async def test_gpus_say_themselves_how_busy_they_are(tmp_path: Path) -> None:
+    """R11: from a DCGM exporter, the mean over the pool's own; without a fresh one what is seen of the pool."""
+    busy = {"big-0": 95.0, "big-1": 99.0, "other": 0.0}
+
+    async def exporter(served: Served) -> None:
+        lines = "".join(
+            f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",pod="{pod}"}} {value}\n' for pod, value in busy.items()
+        )
+        await served.send(plain(lines.encode() if busy else b"", "200 OK" if busy else "500 Broken"))
+
+    rule = {"name": "hot", "when": "gpu_utilization > 0.9", "then": {"refuse": {"retry_after": "3s"}}}
+    async with (
+        engine(script=serves("big")) as big,
+        engine(script=serves("small")) as small,
+        engine(script=exporter) as node,
+        client() as http,
+    ):
+        told = {"exporters": [node.endpoint], "labels": {"pod": "big-*"}}
+        path = file_with(tmp_path / "f.yaml", big, small, rule, gpu_metrics=told)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            async def read(value: float | None) -> bool:
+                series = await metrics(http, gateway)
+                return series.get('forebay_gpu_utilization{pool="big"}') == value
+
+            async def answered(status: int) -> bool:
+                return (await post(http, gateway)).status_code == status
+
+            await eventually(lambda: read(0.97))
+            await eventually(lambda: answered(429))
+            assert "rule_refused" == (await post(http, gateway)).json()["error"]["code"]
+            small_body = BODY.replace(b'"model":"big",\t', b'"model":"small",\t')
+            assert 200 == (await post(http, gateway, small_body)).status_code
+            busy["big-0"] = 31.0
+            await eventually(lambda: read(0.65))
+            await eventually(lambda: answered(200))
+            busy["big-0"] = 99.0
+            await eventually(lambda: answered(429))
+            busy.clear()
+            await eventually(lambda: read(None))
+            await eventually(lambda: answered(200))
+            # A reload that wants it no more lets the exporter alone.
+            file_with(tmp_path / "f.yaml", big, small, rule)
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+            asked = len(node.requests)
+            await asyncio.sleep(1.2)
+            assert asked == len(node.requests)
+            gateway.signal()
+            assert 0 == await gateway.exit_code()
+            assert "GPU metrics of" in await gateway.log()

@@ -18,7 +18,7 @@ appeared: a request ended, a first token came, an engine was sampled or came bac
 from __future__ import annotations
 
 from math import inf
-from typing import Final, assert_never
+from typing import Final
 
 from forebay.admission.displacing import Displacing
 from forebay.admission.effects import Effect
@@ -28,19 +28,14 @@ from forebay.admission.events import (
     Arrived,
     AttemptFailed,
     ClientLeft,
-    Described,
     DrainStarted,
     Ended,
-    EndpointDrained,
-    EndpointsChanged,
     Event,
     Failure,
     FirstTokenCame,
     ModeChanged,
     Progressed,
     Sampled,
-    SampleMissed,
-    ShareChanged,
     WaitTold,
 )
 from forebay.admission.fallback import Fallback
@@ -115,7 +110,7 @@ class Controller:
 
     # The contract
 
-    def handle(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0912 - one case per event
+    def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in one event. Raises: MisuseError if the contract is broken, InvariantError for our own bugs."""
         self._advance(now)
         match event:  # the frequent ones first
@@ -133,24 +128,14 @@ class Controller:
                 self._sampled(event, now)
             case AttemptFailed():
                 self._attempt_failed(event, now)
-            case SampleMissed():
-                self._roster.sample_missed(event, now)
-            case Described():
-                self._roster.described(event, now)
-            case EndpointsChanged():
-                self._roster.endpoints_changed(event, now)
-            case ShareChanged():
-                self._roster.share_changed(event, now)
             case DrainStarted():
                 self._drain_started(event, now)
-            case EndpointDrained():
-                self._roster.endpoint_drained(event, now)
             case ModeChanged():
                 self._unenforced.mode_changed(event, now)
             case WaitTold():
                 self._patience.told(event, now)
             case _:
-                assert_never(event)
+                self._roster.heard(event, now)
         return self._take_effects()
 
     def wake(self, now: float) -> list[Effect]:

@@ -164,6 +164,16 @@ class ShareChanged:
 
 
 @record
+class GpusSampled:
+    """It was read from the GPUs of a pool how busy they are."""
+
+    pool: str
+    busy: float
+    """The mean over them, 0 to 1."""
+    at_s: float
+
+
+@record
 class DrainStarted:
     """Shutting down: refuse what arrives; waiters have until `until_s` to start."""
 
@@ -184,6 +194,7 @@ Event = (
     | EndpointDrained
     | ModeChanged
     | ShareChanged
+    | GpusSampled
     | DrainStarted
     | WaitTold
 )

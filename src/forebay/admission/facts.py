@@ -127,6 +127,12 @@ def _utilization(scene: Scene) -> float:
     return total / count if count else 0.0
 
 
+def _gpu_utilization(scene: Scene) -> float:
+    pool = scene.pool
+    told = pool.gpu_load.value(scene.now, pool.common.stale_after_s)
+    return _utilization(scene) if told is None else told
+
+
 def _of_endpoint(read: Callable[[Endpoint, Scene], FactValue | None]) -> Callable[[Scene], FactValue | None]:
     def read_there(scene: Scene) -> FactValue | None:
         return None if scene.endpoint is None else read(scene.endpoint, scene)
@@ -286,6 +292,9 @@ ENGINE_FACTS: Final[tuple[EngineFact, ...]] = (
         of_endpoint=True,
     ),
     EngineFact(
-        "gpu_utilization", DOUBLE, "how busy the pool's GPUs are, 0 to 1: `pool.utilization`", _utilization
+        "gpu_utilization",
+        DOUBLE,
+        "how busy the pool's GPUs are, 0 to 1: as its `gpu_metrics` say, else `pool.utilization`",
+        _gpu_utilization,
     ),
 )

@@ -17,6 +17,7 @@ from forebay.admission.class_rules import bursts_s_of, rules_of
 from forebay.admission.class_state import ClassState
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.forecast import Curves
+from forebay.admission.gpu_load import GpuLoad
 from forebay.admission.groups import Member, own_us_per_s
 from forebay.admission.learning import CAUTIOUS, CONFIDENT, Learning
 from forebay.admission.ledger import PoolBooks
@@ -72,10 +73,10 @@ class Pool:
         self.learning = Learning(speed_known=settings.law is not None, now=now)
         self.retry_after = RetryAfter(len(common.classes))
         self.curves = Curves()
-        self.finished = 0
-        self.fell_back = 0
-        """Requests that another pool took in its stead."""
+        self.finished = self.fell_back = 0
+        """Requests that were answered here, and those that another pool took in its stead."""
         self.share = 1.0
+        self.gpu_load = GpuLoad()
         self.member: Member | None = None
         """Its place among the pools of its group; None without others on its GPUs."""
         self.holds_all = True

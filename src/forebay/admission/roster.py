@@ -8,6 +8,7 @@ then the pool is filled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias, assert_never
 
 from forebay.admission.common_law import learn_law
 from forebay.admission.endpoints import Endpoint
@@ -16,6 +17,7 @@ from forebay.admission.events import (
     Described,
     EndpointDrained,
     EndpointsChanged,
+    GpusSampled,
     Sampled,
     SampleMissed,
     ShareChanged,
@@ -27,6 +29,8 @@ from forebay.admission.pools import Pool
 from forebay.admission.repricing import Repricing
 from forebay.admission.unstreamed import advance_unstreamed
 from forebay.admission.watch import Watch
+
+Heard: TypeAlias = SampleMissed | Described | EndpointsChanged | EndpointDrained | ShareChanged | GpusSampled
 
 
 class Roster:
@@ -66,6 +70,26 @@ class Roster:
                 draining.release()  # nobody waits for it
             endpoint.draining.clear()
 
+    def heard(self, event: Heard, now: float) -> None:
+        """Something was found out, or changed by somebody. Raises: MisuseError."""
+        match event:
+            case SampleMissed():
+                self._sample_missed(event, now)
+            case Described():
+                self._described(event, now)
+            case EndpointsChanged():
+                self._endpoints_changed(event, now)
+            case EndpointDrained():
+                self._endpoint_drained(event, now)
+            case ShareChanged():
+                self._share_changed(event, now)
+            case GpusSampled():
+                pool = self.pools.get(event.pool)
+                if pool is not None:
+                    pool.gpu_load.read(min(max(event.busy, 0.0), 1.0), event.at_s)
+            case _:
+                assert_never(event)
+
     def sampled(self, event: Sampled, now: float) -> None:
         """A reading of an engine came in."""
         pool, endpoint = self.of(event.endpoint)
@@ -93,7 +117,7 @@ class Roster:
         if learn_law(pool, now):
             self._repricing.begin(pool, now)
 
-    def sample_missed(self, event: SampleMissed, now: float) -> None:
+    def _sample_missed(self, event: SampleMissed, now: float) -> None:
         """A reading was due and did not come."""
         pool, endpoint = self.of(event.endpoint)
         if pool is None or endpoint is None:
@@ -105,7 +129,7 @@ class Roster:
         self.check_absence(pool, now)
         self._fill(pool, now)
 
-    def described(self, event: Described, now: float) -> None:
+    def _described(self, event: Described, now: float) -> None:
         """What an engine is was found out."""
         pool, endpoint = self.of(event.endpoint)
         if pool is None or endpoint is None:
@@ -120,7 +144,7 @@ class Roster:
         self.check_absence(pool, now)
         self._fill(pool, now)
 
-    def endpoints_changed(self, event: EndpointsChanged, now: float) -> None:
+    def _endpoints_changed(self, event: EndpointsChanged, now: float) -> None:
         """The endpoints of a pool are these from now on."""
         pool = self.pools.get(event.pool)
         if pool is None:
@@ -148,7 +172,7 @@ class Roster:
         self.check_absence(pool, now)
         self._fill(pool, now)
 
-    def endpoint_drained(self, event: EndpointDrained, now: float) -> None:
+    def _endpoint_drained(self, event: EndpointDrained, now: float) -> None:
         """An operator took an endpoint out of use, or put it back."""
         pool, endpoint = self.of(event.endpoint)
         if pool is None or endpoint is None:
@@ -158,7 +182,7 @@ class Roster:
         self.check_absence(pool, now)
         self._fill(pool, now)
 
-    def share_changed(self, event: ShareChanged, now: float) -> None:
+    def _share_changed(self, event: ShareChanged, now: float) -> None:
         """This replica may use another share of a pool."""
         pool = self.pools.get(event.pool)
         if pool is None:

@@ -110,6 +110,8 @@ class PoolView:
     endpoints: tuple[EndpointView, ...]
     group_share: float | None = None
     """Its part of the work done in its group lately; None if it is in none."""
+    gpu_utilization: float | None = None
+    """How busy its GPUs are as they say, 0 to 1; None if nobody has read that lately."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ def pool_view(pool: Pool, now: float) -> PoolView:
         ),
         endpoints=tuple(_endpoint_view(endpoint, pool, now) for endpoint in pool.endpoints.values()),
         group_share=None if pool.member is None else pool.member.share_of_group(),
+        gpu_utilization=pool.gpu_load.value(now, pool.common.stale_after_s),
     )
 
 

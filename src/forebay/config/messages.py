@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from forebay.config.errors import ConfigProblem
+from forebay.config.gpu_metrics import GpuMetrics
 from forebay.config.rule_entries import RefuseAction, RuleAction, RuleEntry
 from forebay.config.schema import LATER_KEYS, ClassEntry, Config, Limits, Pool
 from forebay.config.secret_keys import harmless, in_words, may_be_secret
@@ -23,6 +24,7 @@ __all__ = ["describe", "problems_from"]
 _MODELS: Mapping[str, type[BaseModel]] = {
     "": Config,
     "pools[]": Pool,
+    "pools[].gpu_metrics": GpuMetrics,
     "classes.*": ClassEntry,
     "plans.*": PlanEntry,
     "tenants[]": TenantEntry,
@@ -51,6 +53,7 @@ _LISTS = {
 _PLACES = {
     "": "the top level",
     "pools[]": "a pool",
+    "pools[].gpu_metrics": "a pool's `gpu_metrics`",
     "classes.*": "a class",
     "plans.*": "a plan",
     "tenants[]": "a tenant",
@@ -166,14 +169,12 @@ def _where(path: KeyPath) -> str:
     """The kind of place that a path is in: the keys of `_MODELS` and `LATER_KEYS`."""
     if not path:
         return ""
-    if path[0] == "pools" and len(path) == 2:
-        return "pools[]"
     if path[0] == "tenants" and len(path) == 2:
         return "tenants[]"
     if path[0] in ("classes", "plans") and len(path) == 2:
         return f"{path[0]}.*"
-    if path[0] == "rules" and len(path) > 1:
-        return key_text(("rules[]", *path[2:]))
+    if path[0] in ("pools", "rules") and len(path) > 1:
+        return key_text((f"{path[0]}[]", *path[2:]))
     return key_text(path)
 
 

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from forebay.config.gpu_metrics import GPU_METRICS_JSON_SCHEMA, Endpoint, GpuMetrics
 from forebay.config.header_names import free_header
 from forebay.config.rule_entries import RuleEntry
 from forebay.config.strict import DURATION_PATTERN, Duration, Strict, plain_name
@@ -32,10 +33,8 @@ from forebay.config.tenancy import (
 )
 from forebay.config.units import (
     Address,
-    EndpointUrl,
     parse_address,
     parse_duration_s,
-    parse_endpoint_url,
     parse_size_bytes,
 )
 
@@ -102,12 +101,6 @@ ListenAddress = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "examples": ["0.0.0.0:8080"]}),
 ]
-Endpoint = Annotated[
-    EndpointUrl,
-    BeforeValidator(parse_endpoint_url),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "uri", "examples": ["http://10.0.0.1:8000"]}),
-]
 
 
 class Profile(Strict):
@@ -157,6 +150,9 @@ class Pool(Strict):
     far `sglang`, `tgi` and `trtllm` are treated like it."""
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GPUs per endpoint: turns an endpoint's time into GPU-seconds. Unset means the profile's, else 1."""
+    gpu_metrics: Annotated[GpuMetrics, WithJsonSchema(GPU_METRICS_JSON_SCHEMA)] | None = None
+    """DCGM exporters that tell how busy the GPUs are: `gpu_utilization` in rules. A list, or with labels that say which
+    GPUs are meant. Unset: what is seen of the pool itself."""
     profile: Annotated[Profile, WithJsonSchema(_PROFILE_JSON_SCHEMA)] = Profile()
     """Speed to start from. `learn` begins optimistic, so that nothing is refused on a guess, and corrects itself."""
     max_gpu_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None

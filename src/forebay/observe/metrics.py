@@ -92,7 +92,7 @@ class Metrics:
         snapshot = self._snapshot()
         if snapshot is not None:
             yield from _pool_gauges(snapshot)
-            yield _group_gauge(snapshot)
+            yield from _optional_gauges(snapshot)
             yield from _endpoint_gauges(snapshot, self._clock())
             yield _modes(snapshot)
             yield from _rule_counters(snapshot)
@@ -252,16 +252,24 @@ def _rule_counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield from (matches, errors)
 
 
-def _group_gauge(snapshot: Snapshot) -> GaugeMetricFamily:
+def _optional_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    """What only some pools have."""
     share = GaugeMetricFamily(
         "forebay_group_share",
         "Part of the work done in its group lately that the pool had.",
         labels=("pool",),
     )
+    gpus = GaugeMetricFamily(
+        "forebay_gpu_utilization",
+        "How busy the pool's GPUs are, as its gpu_metrics say.",
+        labels=("pool",),
+    )
     for pool in snapshot.pools:
         if pool.group_share is not None:
             share.add_metric((pool.name,), pool.group_share)
-    return share
+        if pool.gpu_utilization is not None:
+            gpus.add_metric((pool.name,), pool.gpu_utilization)
+    yield from (share, gpus)
 
 
 def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:

@@ -48,6 +48,7 @@ from forebay.runtime.access import access_of, configured_pools, key_of
 from forebay.runtime.admin_server import AdminServer
 from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
+from forebay.runtime.gpu_polling import GpuPolling, GpuSource
 from forebay.runtime.polling import EngineClient, Polled, Polling
 from forebay.runtime.prepared import Prepared
 from forebay.runtime.reloading import Reloading, ReloadResult
@@ -114,16 +115,7 @@ class App:
         self.directory = ServingDirectory(configured_pools(config), access_of(config, settings))
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early.counts
-        self.polling = Polling(
-            self._on_engine,
-            self.snapshot,
-            lambda polled: EngineClient(
-                polled.host, polled.port, self.driver.now, asker=self.gateway.mark, key=polled.key
-            ),
-            self.driver.now,
-        )
-        self._polled = _polled(config)
-        self.polling.follow(self._polled)
+        self._make_pollers(config)
         self.reloading = Reloading(
             prepared, read_again or (lambda: prepared), self.driver, self._take_over, self.polling.look_again
         )
@@ -138,6 +130,23 @@ class App:
         self.stream = DecisionStream(self.driver.delivery.watch)
         app = admin_app(self, self.metrics, self.decisions, self.stream, access)
         self.admin = AdminServer(app, config.admin)
+
+    def _make_pollers(self, config: Config) -> None:
+        """Who looks at engines, and at their GPUs."""
+        self.polling = Polling(
+            self._on_engine,
+            self.snapshot,
+            lambda polled: EngineClient(
+                polled.host, polled.port, self.driver.now, asker=self.gateway.mark, key=polled.key
+            ),
+            self.driver.now,
+        )
+        self._polled = _polled(config)
+        self.polling.follow(self._polled)
+        self.gpu_polling = GpuPolling(
+            self.driver.feed, lambda host, port: EngineClient(host, port, self.driver.now), self.driver.now
+        )
+        self.gpu_polling.follow(_gpu_sources(config))
 
     def _observe(self) -> None:
         """Who is told of each decision and each end."""
@@ -221,6 +230,7 @@ class App:
             endpoints = tuple(EndpointId(str(endpoint)) for endpoint in pool.endpoints)
             self.driver.feed(EndpointsChanged(pool.name, endpoints))
         self.polling.start()
+        self.gpu_polling.start()
         self.reloading.start()
         gc.collect()
         gc.freeze()
@@ -286,6 +296,7 @@ class App:
         wanted += [polled for polled in self._polled if polled.pool in kept and polled.endpoint not in read]
         self._polled = wanted
         self.polling.follow(wanted)
+        self.gpu_polling.follow(_gpu_sources(config))
 
     async def wait(self) -> None:
         """Until there is a reason to end."""
@@ -309,6 +320,7 @@ class App:
             self.driver.cut_all("This request did not end in time and was cut.")
         await self.server.close(_CLOSE_S)
         await self.polling.stop()
+        await self.gpu_polling.stop()
         self.gateway.close()
         self.driver.stop()
         if self._state is not None and self.driver.broken is None:
@@ -378,6 +390,18 @@ def _polled(config: Config) -> list[Polled]:
         )
         for pool in config.pools
         for endpoint in pool.endpoints
+    ]
+
+
+def _gpu_sources(config: Config) -> list[GpuSource]:
+    return [
+        GpuSource(
+            pool.name,
+            tuple((exporter.host, exporter.port) for exporter in pool.gpu_metrics.exporters),
+            tuple(pool.gpu_metrics.labels.items()),
+        )
+        for pool in config.pools
+        if pool.gpu_metrics is not None
     ]
 
 

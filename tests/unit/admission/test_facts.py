@@ -127,3 +127,12 @@ def test_names_of_two_words_have_a_key_of_one() -> None:
     assert "request__model" == key_of("request.model")
     keys = [fact.key for fact in REQUEST_FACTS] + [fact.key for fact in ENGINE_FACTS]
     assert len(keys) == len(set(keys))
+
+
+def test_gpus_are_as_busy_as_they_say_for_as_long_as_that_is_fresh() -> None:
+    """Then it is what is seen of the pool."""
+    site = Site()
+    assert 0.0 == told(site, "gpu_utilization", 0.0)
+    site.pool.gpu_load.read(0.8, 1.0)
+    assert (0.8, 0.8, 0.0) == tuple(told(site, "gpu_utilization", now) for now in (1.0, 6.0, 6.1))
+    assert 0.0 == told(site, "pool.utilization", 1.0)
