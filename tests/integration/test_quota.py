@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.fakes import MODEL, Served, chat, chat_answer, plain
+from forebay.gateway.routes import ADMITTED
+from tests.integration.fakes import DONE, MODEL, Served, chat, chat_answer, event, plain, usage_event
 from tests.integration.processes import ServeProcess, client, engine, metrics, until_up, until_waiting
 from tests.integration.test_tenants import CHAT, KEY, OTHER, ask, hashed, write
 
@@ -141,6 +143,39 @@ async def test_f041_zero_blocks_all(tmp_path: Path, key: str) -> None:
             assert 200 == (await ask(http, gateway, KEY)).status_code
 
 
+@pytest.mark.parametrize("of", ["pool", "class"])
+async def test_f041_a_queue_of_zero_refuses_what_cannot_start(tmp_path: Path, of: str) -> None:
+    """F041: at once; and null is no bound."""
+    path = tmp_path / "forebay.yaml"
+    release = asyncio.Event()
+
+    async def held(served: Served) -> None:
+        await release.wait()
+        await served.send(plain(chat_answer()))
+
+    async with engine(held) as fake, client() as http:
+
+        def bounded(most: int | None) -> None:
+            pool = {"max_inflight_requests": 1, **({"max_queue": most} if of == "pool" else {})}
+            entry = {"ttft": "20s", **({"max_queue": most} if of == "class" else {})}
+            write(path, fake, pool=pool, classes={"standard": entry})
+
+        bounded(0)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            calls = [asyncio.ensure_future(ask(http, gateway))]
+            await fake.until(lambda: fake.running == 1)
+            refused = await ask(http, gateway)
+            assert (429, "queue_full") == (refused.status_code, refused.json()["error"]["code"])
+            assert "retry-after" in refused.headers
+            bounded(None)
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+            calls += [asyncio.ensure_future(ask(http, gateway)) for _ in range(8)]
+            await until_waiting(http, gateway, 8)
+            release.set()
+            assert [200] * 9 == [(await call).status_code for call in calls]
+
+
 async def test_f027_attachments_are_not_counted_as_text(tmp_path: Path) -> None:
     """F027: a picture of 600 KB is admitted at once; after the answer the bucket is down by what the engine counted."""
     path = tmp_path / "forebay.yaml"
@@ -175,20 +210,42 @@ async def test_f028_what_costs_more_than_the_bucket(tmp_path: Path) -> None:
             assert 0 < limits(await post(http, gateway, CHAT, chat(max_tokens=1)), "tokens")[1] <= 86
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (CHAT, {"messages": [{"role": "user", "content": "word " * 400}], "max_tokens": 1}),
-        (COMPLETIONS, {"prompt": "word " * 400, "max_tokens": 1}),
-        (COMPLETIONS, {"prompt": ["word " * 200, "word " * 200], "max_tokens": 1}),
-        (COMPLETIONS, {"prompt": list(range(400)), "max_tokens": 1}),
-        (COMPLETIONS, {"prompt": [list(range(200)), list(range(200))], "max_tokens": 1}),
+LONG: dict[str, list[dict[str, Any]]] = {
+    CHAT: [
+        {"messages": [{"role": "user", "content": "word " * 400}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "word " * 400}]}]},
     ],
-)
-async def test_f031_every_kind_of_prompt_is_metered(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    COMPLETIONS: [
+        {"prompt": "word " * 400},
+        {"prompt": ["word " * 200, "word " * 200]},
+        {"prompt": list(range(400))},
+        {"prompt": [list(range(200)), list(range(200))]},
+    ],
+}
+"""By route, the same input in each form that it takes."""
+
+
+def test_f031_no_route_is_left_out() -> None:
+    """F031: whoever adds a route says how its input may be given, and it is tested that all of that counts."""
+    assert set(ADMITTED) == set(LONG)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [(path, body) for path, bodies in LONG.items() for body in bodies])
+async def test_f031_every_kind_of_prompt_is_metered(
+    tmp_path: Path, path: str, body: dict[str, Any], stream: bool
+) -> None:
     """F031: input counts, however it is given: the second long prompt is refused."""
     file = tmp_path / "forebay.yaml"
-    async with engine(answering(400, 1)) as fake, client() as http:
+
+    async def script(served: Served) -> None:
+        if stream:
+            await served.stream(event("x", finish="stop"), usage_event(400, 1), DONE)
+        else:
+            await served.send(plain(chat_answer("x", 400, 1)))
+
+    body = {**body, "max_tokens": 1, "stream": stream}
+    async with engine(script) as fake, client() as http:
         write(file, fake, **tenants(tokens_per_second=0.001, burst=600))
         async with ServeProcess("-c", str(file)) as gateway:
             await until_up(http, gateway)
@@ -241,6 +298,68 @@ async def test_f087_names_and_keys_without_end_leave_no_trace(tmp_path: Path) ->
             assert any('tenant="other"' in line for line in lines)
             assert len({line.split('tenant="')[1].split('"')[0] for line in lines}) <= 101
             assert json.dumps("sk-") not in text
+
+
+def memory_kb(gateway: ServeProcess) -> int:
+    """What the process holds of it."""
+    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells memory where there is /proc")
+@pytest.mark.timeout(120)
+async def test_f087_whatever_clients_make_up_takes_no_memory(tmp_path: Path) -> None:
+    """F087: keys, tenants, models, paths, users, sessions and ids that are never seen twice, 20,000 of each: 50 MB."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        keys = tenants(tokens_per_second=1000, max_inflight=100)
+        write(path, fake, **keys, trusted_proxies=["127.0.0.0/8"], anonymous={"plan": "p"})
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            host, port = gateway.url.removeprefix("http://").split(":")
+
+            def made_up(number: int) -> bytes:
+                body = json.dumps({**chat(model=f"m{number}", user=f"u{number}"), "max_tokens": 1}).encode()
+                who = (
+                    f"authorization: Bearer sk-{number}"
+                    if number % 4 == 0
+                    else f"x-forebay-tenant: t{number}"
+                )
+                where = f"/v1/{number}" if number % 4 == 1 else CHAT
+                head = f"POST {where} HTTP/1.1\r\nhost: x\r\n{who}\r\nx-forebay-session: s{number}\r\n"
+                made_up_class = f"x-forebay-class: c{number}\r\n" if number % 8 == 6 else ""
+                head += f"x-request-id: r{number}\r\n{made_up_class}content-length: {len(body)}\r\n\r\n"
+                return head.encode() + body
+
+            statuses: Counter[bytes] = Counter()
+
+            async def send(first: int, last: int) -> None:
+                """All on one connection, twenty at a time."""
+                reader, writer = await asyncio.open_connection(host, int(port))
+                for start in range(first, last, 20):
+                    writer.write(b"".join(made_up(number) for number in range(start, start + 20)))
+                    for _ in range(20):
+                        answer = await reader.readuntil(b"\r\n\r\n")
+                        statuses[answer[9:12]] += 1
+                        length = answer.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+                        await reader.readexactly(int(length))
+                writer.close()
+
+            async def wave(begin: int) -> None:
+                await asyncio.gather(
+                    *(send(begin + 1250 * part, begin + 1250 * (part + 1)) for part in range(4))
+                )
+
+            await wave(0)
+            before = memory_kb(gateway)
+            for begin in (5_000, 10_000, 15_000):
+                await wave(begin)
+            assert memory_kb(gateway) - before < 25_000
+            assert {b"200", b"400", b"401", b"404"} == set(statuses)
+            assert statuses[b"200"] > 5_000
+            series = await metrics(http, gateway)
+            assert len(series) < 3_000
+            assert (await post(http, gateway, CHAT, chat(max_tokens=1))).status_code == 200
 
 
 async def test_never_refused_requests_wait(tmp_path: Path) -> None:
