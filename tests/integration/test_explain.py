@@ -168,14 +168,15 @@ async def run(commands: str, gateway: ServeProcess, **more: str) -> str:
 async def test_the_how_to_works(tmp_path: Path) -> None:
     """Its configuration gives its 429, each of its commands runs, and what it says of their output is so."""
     (config,) = blocks("yaml")
-    ask, why, watch, numbers = blocks("sh")
+    _, busy, ask, why, watch, numbers = blocks("sh")
+    (asked,) = re.findall(r"-d '(.*)' >", busy)
     async with engine(hang) as fake, client() as http:
         path = tmp_path / "forebay.yaml"
         path.write_text(config.replace("http://127.0.0.1:8000", fake.endpoint))
         async with ServeProcess("-c", str(path)) as gateway:
             await until_up(http, gateway)
             url = f"{gateway.url}{CHAT}"
-            calls = [asyncio.ensure_future(http.post(url, json=chat())) for _ in range(2)]
+            calls = [asyncio.ensure_future(http.post(url, json=json.loads(asked))) for _ in range(2)]
             await until_waiting(http, gateway, 1)
             head = await run(ask, gateway)
             assert head.startswith("HTTP/1.1 429")

@@ -80,8 +80,8 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
     "request_gpu_seconds": CheckWords(
         "work of this request alone",
         " GPU-seconds",
-        "a request of at most {limit} (a shorter prompt, a lower output limit, fewer samples), or `max_gpu_seconds` of "
-        "pool {pool} being {value}",
+        "a request of at most {limit} (a shorter prompt, a lower output limit, fewer samples), or `max_gpu_seconds` × "
+        "`headroom` of pool {pool} being {value}",
     ),
     "quota_input_tokens": CheckWords(
         "its input against the tenant's bucket", " tokens", "an input of at most {limit}", counted_low=True
@@ -180,7 +180,8 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
     "waited": CheckWords(
         "time waited",
         " s",
-        "a place that came free within {limit}, or a longer `wait_budget` of class {class}",
+        "a place that came free within {limit}, or a longer wait being allowed: `wait_budget` of class {class}, and "
+        "whatever deadline the client states",
     ),
     "whole_answer": CheckWords(
         "the least until its first token, with an answer to follow in the time that there is for the whole of it",
@@ -234,11 +235,11 @@ def words_of(name: str) -> CheckWords:
 
 
 def two_numbers(value: float, limit: float) -> tuple[str, str]:
-    """Both to three digits, or to as many as it takes to tell them apart."""
-    digits = 3
-    while digits < 9 and number(value, digits) == number(limit, digits):
-        digits += 3
-    return number(value, digits), number(limit, digits)
+    """Both to three digits, or to as many as it takes to tell them apart; three if nothing does."""
+    for digits in (3, 6, 9):
+        if number(value, digits) != number(limit, digits):
+            return number(value, digits), number(limit, digits)
+    return number(value), number(limit)
 
 
 def number(value: float, digits: int = 3) -> str:

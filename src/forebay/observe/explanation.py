@@ -222,7 +222,9 @@ def _would_admit(record: DecisionRecord) -> tuple[str, ...]:
             continue
         found, allowed = _numbers(check)
         remedy = words_of(check.name).remedy
-        if not remedy and check.limit is not None:
+        if check.limit == 0 and check.name.startswith("quota_"):
+            remedy = "a plan that allows more than none"
+        elif not remedy and check.limit is not None:
             remedy = f"{words_of(check.name).what} of at most {allowed}"
         if remedy:
             names = {"pool": record.pool, "class": record.class_name, "value": found, "limit": allowed}
@@ -254,7 +256,7 @@ def _own_checks(record: DecisionRecord) -> tuple[Check, ...]:
 def _line(check: Check, record: DecisionRecord) -> CheckLine:
     words = words_of(check.name)
     found, allowed = _numbers(check)
-    if words.counted_low and not check.passed:
+    if words.counted_low and check.value:
         found = f"at least {found}"
     decided = check.name == record.decided_by and not check.passed
     return CheckLine(check.name, words.what, found, allowed, check.passed, decided)

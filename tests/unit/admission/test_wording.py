@@ -75,3 +75,4 @@ def test_two_numbers_are_told_apart() -> None:
     """By as many digits as that takes."""
     assert ("1.23", "2") == two_numbers(1.2345, 2.0)
     assert ("1.00001", "1") == two_numbers(1.00001, 1.0)
+    assert ("0.3", "0.3") == two_numbers(0.29991509400861105, 0.29991509400861105)

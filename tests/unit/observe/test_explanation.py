@@ -231,3 +231,34 @@ def test_a_limit_of_nothing_is_told_as_a_number() -> None:
     told = explain([refused(checks=(none,))], settlement(outcome=Outcome.QUEUE_FULL), None)
     assert ("1", "0") == (told.checks[0].found, told.checks[0].allowed)
     assert told.would_admit[0].endswith("its `max_queue` being 1.")
+
+
+def test_who_may_have_nothing_is_not_told_to_wait() -> None:
+    """No refilling would help."""
+    nothing = (Check("quota_requests", 1, 0, False),)
+    told = explain(
+        [refused(outcome=Outcome.RATE_LIMIT_EXCEEDED, decided_by="quota_requests", checks=nothing)],
+        None,
+        None,
+    )
+    assert ("A plan that allows more than none.",) == told.would_admit
+
+
+def test_what_is_counted_low_is_told_so_whether_it_fits_or_not() -> None:
+    """A prompt has more tokens than it surely has."""
+    checks = (Check("context_window", 64, 100, True), Check("kv_cache", 0, 100, True), *FULL)
+    told = explain([refused(checks=checks)], None, None)
+    assert ["at least 64 tokens", "0 tokens"] == [line.found for line in told.checks[:2]]
+
+
+def test_a_deadline_of_the_client_is_named_beside_the_budget() -> None:
+    """Which of the two ended the wait, the summary says; a longer budget alone may not be enough."""
+    waited = (Check("waited", 0.29991509400861105, 0.29991509400861105, False),)
+    told = explain(
+        [refused(outcome=Outcome.QUEUE_TIMEOUT, decided_by="waited", checks=waited, action="evict")],
+        None,
+        None,
+    )
+    assert "Time waited: 0.3 s, and 0.3 s is the most." in text(told)
+    (remedy,) = told.would_admit
+    assert "`wait_budget` of class standard, and whatever deadline the client states" in remedy
