@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from forebay.admission.settings import Settings
+    from forebay.admission.settings import ClassSettings, PoolSettings, Settings
     from forebay.config import Config
+    from forebay.config.schema import Pool
 
 __all__ = ["command"]
 
@@ -52,49 +53,8 @@ def _summary(config: Config, settings: Settings) -> list[str]:
     from forebay.admission.model import Mode
 
     lines = [f"listen {config.listen}, admin {config.admin}"]
-    for pool, pool_settings in zip(config.pools, settings.pools, strict=True):
-        bounds = [
-            f"at most {value:g} {words}"
-            for words, value in (
-                (f"GPU-seconds × headroom {pool_settings.headroom:g}", pool_settings.max_gpu_s),
-                ("requests in flight per endpoint", pool_settings.max_inflight_requests),
-                ("requests in flight", pool_settings.max_pool_requests),
-                ("requests waiting", pool_settings.max_queue),
-            )
-            if value is not None
-        ]
-        speed = "learned" if pool_settings.law is None else "from its profile"
-        if pool.fallback is not None:
-            bounds.append(f"falls back to {pool.fallback}")
-        count = len(pool.endpoints)
-        parts = [
-            f"{count} endpoint{'s' if count != 1 else ''}",
-            f"{pool_settings.gpus} GPU{'s' if pool_settings.gpus != 1 else ''}{' each' if count != 1 else ''}",
-            f"speed {speed}",
-        ]
-        if pool_settings.mode is not None:
-            bounds.append(f"mode {pool_settings.mode.value}")
-        lines.append(f"pool {pool.name}: {', '.join(parts + bounds)}")
-    for rank, entry in enumerate(settings.classes, start=1):
-        parts = [
-            f"first token in {entry.ttft_s:g}s",
-            f"then {entry.tpot_s * 1000:g}ms per token",
-            "waits as long as it takes" if entry.never_refuse else f"waits at most {entry.wait_budget_s:g}s",
-            f"weight {entry.weight:g}",
-            f"value {entry.value:g}",
-            entry.order.value,
-        ]
-        if entry.whole_answer_s is not None:
-            parts.insert(2, f"whole answers in {entry.whole_answer_s:g}s")
-        if entry.max_queue is not None:
-            parts.append(f"at most {entry.max_queue} waiting")
-        if entry.max_share < 1:
-            parts.append(f"at most {entry.max_share:.0%} while others wait")
-        if entry.mode is not None:
-            parts.append(f"mode {entry.mode.value}")
-        if entry.name == settings.default_class:
-            parts.append("default")
-        lines.append(f"class {rank} {entry.name}: {', '.join(parts)}")
+    lines += [_pool(*pair) for pair in zip(config.pools, settings.pools, strict=True)]
+    lines += [_class(rank, entry, settings) for rank, entry in enumerate(settings.classes, start=1)]
     lines += _tenants(config, settings)
     if settings.mode is not Mode.ENFORCE:
         lines.append(f"mode {settings.mode.value}: nothing is enforced where nothing else is said")
@@ -105,6 +65,60 @@ def _summary(config: Config, settings: Settings) -> list[str]:
     lines.append(f"class_order {settings.class_order.value}, displace {settings.displace.value}")
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
     return lines
+
+
+def _pool(pool: Pool, pool_settings: PoolSettings) -> str:
+    """One pool."""
+    bounds = [
+        f"at most {value:g} {words}"
+        for words, value in (
+            (f"GPU-seconds × headroom {pool_settings.headroom:g}", pool_settings.max_gpu_s),
+            ("requests in flight per endpoint", pool_settings.max_inflight_requests),
+            ("requests in flight", pool_settings.max_pool_requests),
+            ("requests waiting", pool_settings.max_queue),
+        )
+        if value is not None
+    ]
+    speed = "learned" if pool_settings.law is None else "from its profile"
+    if pool.fallback is not None:
+        bounds.append(f"falls back to {pool.fallback}")
+    count = len(pool.endpoints)
+    parts = [
+        f"{count} endpoint{'s' if count != 1 else ''}",
+        f"{pool_settings.gpus} GPU{'s' if pool_settings.gpus != 1 else ''}{' each' if count != 1 else ''}",
+        f"speed {speed}",
+    ]
+    if pool.gpu_metrics is not None:
+        told = len(pool.gpu_metrics.exporters)
+        bounds.append(f"its GPUs told by {told} exporter{'s' if told != 1 else ''}")
+    if pool_settings.mode is not None:
+        bounds.append(f"mode {pool_settings.mode.value}")
+    return f"pool {pool.name}: {', '.join(parts + bounds)}"
+
+
+def _class(rank: int, entry: ClassSettings, settings: Settings) -> str:
+    """One class."""
+    parts = [
+        f"first token in {entry.ttft_s:g}s",
+        f"then {entry.tpot_s * 1000:g}ms per token",
+        "waits as long as it takes" if entry.never_refuse else f"waits at most {entry.wait_budget_s:g}s",
+        f"weight {entry.weight:g}",
+        f"value {entry.value:g}",
+        entry.order.value,
+    ]
+    if entry.whole_answer_s is not None:
+        parts.insert(2, f"whole answers in {entry.whole_answer_s:g}s")
+    if entry.max_queue is not None:
+        parts.append(f"at most {entry.max_queue} waiting")
+    if entry.admit_below_utilization is not None:
+        parts.append(f"starts while the pool is used less than {entry.admit_below_utilization:.0%}")
+    if entry.max_share < 1:
+        parts.append(f"at most {entry.max_share:.0%} while others wait")
+    if entry.mode is not None:
+        parts.append(f"mode {entry.mode.value}")
+    if entry.name == settings.default_class:
+        parts.append("default")
+    return f"class {rank} {entry.name}: {', '.join(parts)}"
 
 
 def _tenants(config: Config, settings: Settings) -> list[str]:
@@ -133,6 +147,7 @@ def _tenants(config: Config, settings: Settings) -> list[str]:
             f"weight {plan.weight:g}",
             *(["never refused"] if plan.never_refuse else []),
             f"classes {', '.join(entry.classes)}" if entry.classes else "all classes",
+            *([f"models {', '.join(entry.models)}"] if entry.models else []),
             ", ".join(allowed) or "no limits",
             f"for {who}",
         ]

@@ -195,3 +195,17 @@ def test_dash_is_standard_input() -> None:
     result = CliRunner().invoke(cli, ["check", "-"], input="polls: []\n")
     assert 2 == result.exit_code
     assert "standard input:1:1: polls: unknown key; did you mean pools?" in result.stderr
+
+
+def test_what_limits_is_told_where_it_is_stated(tmp_path: Path) -> None:
+    """Ceilings, models of a plan, and where GPUs are read."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "pools: [{endpoints: ['http://10.0.0.1:8000'], gpu_metrics: ['http://10.0.0.1:9400']}]\n"
+        "classes: {standard: {admit_below_utilization: 0.6}}\n"
+        "plans: {free: {models: [a, 'b-*']}}\nanonymous: {plan: free}\n"
+    )
+    _, out, _ = check(path)
+    assert "its GPUs told by 1 exporter\n" in out
+    assert "starts while the pool is used less than 60%" in out
+    assert "all classes, models a, b-*, no limits, for 0 tenants and all without a key" in out
