@@ -109,10 +109,12 @@ def fill_in_pools(environ: Mapping[str, str], data: dict[str, Any]) -> dict[KeyP
     filled: dict[KeyPath, str] = {}
     pools = data.get("pools")
     for variable, key, unit in _OF_ALL_POOLS:
-        text = environ.get(variable)
-        if text is None or not isinstance(pools, list):
+        text = environ.get(variable, "").strip()
+        if not text or not isinstance(pools, list):  # manifests set what they leave out to nothing
             continue
-        value = _number(text) if unit is None else f"{text.strip()}{unit}"
+        value = _number(text)
+        if unit is not None and isinstance(value, float):
+            value = f"{text}{unit}"
         for index, pool in enumerate(pools):
             if isinstance(pool, dict) and pool.get(key) is None:
                 pool[key] = value

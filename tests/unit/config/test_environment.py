@@ -128,6 +128,15 @@ def test_older_names_hold_for_every_pool_that_does_not_say_itself() -> None:
     assert ("pools", 1, "max_gpu_seconds") not in filled
 
 
+def test_older_names_that_say_nothing_or_no_number() -> None:
+    """Empty is unset, and what cannot be read is put there as it was written, for the schema to name it."""
+    data: dict[str, Any] = {"pools": [{}]}
+    assert {} == fill_in_pools({"MAX_POOL_GPU_SECONDS": "", "POLL_INTERVAL_MS": " "}, data)
+    assert [{}] == data["pools"]
+    fill_in_pools({"MAX_POOL_GPU_SECONDS": "12s", "POLL_INTERVAL_MS": "often"}, data)
+    assert [{"max_gpu_seconds": "12s", "poll_interval": "often"}] == data["pools"]
+
+
 @pytest.mark.parametrize("data", [{}, {"pools": None}, {"pools": "x"}, {"pools": ["x"]}])
 def test_older_names_need_pools(data: dict[str, Any]) -> None:
     """Where there is none, or something else, the schema has its say."""
