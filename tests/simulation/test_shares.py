@@ -16,8 +16,8 @@ from forebay.admission.settings import (
 )
 from forebay.config.mapping import law_of
 from forebay.enginemodel.profile import EngineConfig
-from forebay.load.felt import End, Felt
-from forebay.load.workload import DEMO_MIX, Phase, arrivals, capacity_rps
+from forebay.load.felt import End
+from forebay.load.workload import DEMO_MIX, Lengths, Part, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
 from tests.simulation.world import World
 
@@ -29,7 +29,11 @@ CLASSES = {c.name: c for c in ZERO_CONFIGURATION_CLASSES}
 
 
 def run(
-    loads: Mapping[str, tuple[Phase, ...]], classes: tuple[ClassSettings, ...], until_s: float, seed: int
+    loads: Mapping[str, tuple[Phase, ...]],
+    classes: tuple[ClassSettings, ...],
+    until_s: float,
+    seed: int,
+    parts: Mapping[str, Part] = PARTS,
 ) -> World:
     """Traffic of each class as a multiple of what two engines can serve of it; the same for each seed and class."""
     planned = sorted(
@@ -37,7 +41,7 @@ def run(
             arrival
             for number, (name, phases) in enumerate(loads.items())
             for arrival in arrivals(
-                (PARTS[name],), phases, capacity_rps((PARTS[name],), LAW, 2), 10 * seed + number
+                (parts[name],), phases, capacity_rps((parts[name],), LAW, 2), 10 * seed + number
             )
         ),
         key=lambda arrival: arrival.at_s,
@@ -87,29 +91,73 @@ def test_with_nobody_else_realtime_gets_everything() -> None:
     assert worlds[0].settled == worlds[1].settled
 
 
-def interactive_p99(felt: list[Felt]) -> float:
-    """Time to first token of chats and ordinary requests."""
-    times = sorted(one.first_token_s for one in felt if one.first_token_s is not None)
-    return times[int(len(times) * 0.99)]
+GAP_SEEDS = (1, 2, 3, 4, 5, 6)
+INTERACTIVE = {
+    "realtime": (Phase(60.0, 0.2, swing=0.8),),
+    "standard": (Phase(60.0, 0.3, swing=0.8),),
+}
+FILLING = replace(CLASSES["batch"], admit_below_utilization=0.6, wait_budget_s=300.0, ttft_s=300.0)
+GAP_CLASSES = (CLASSES["realtime"], CLASSES["standard"], FILLING)
+DOCUMENTS_PER_S = 0.15 * capacity_rps((PARTS["batch"],), LAW, 2)
+PROMPTS_ONLY = replace(PARTS["batch"], output=Lengths(1, 0.0, 1, 1))
+ANSWERS_ONLY = replace(PARTS["batch"], prompt=Lengths(40, 0.0, 40, 40))
+
+
+def first_tokens(batch: Part | None) -> dict[str, list[float]]:
+    """Times to first token of the interactive classes over all seeds, sorted; batch must be served to the last."""
+    times: dict[str, list[float]] = {"realtime": [], "standard": [], "both": []}
+    for seed in GAP_SEEDS:
+        loads, parts = dict(INTERACTIVE), dict(PARTS)
+        if batch is not None:  # as many a second, whatever they take
+            parts["batch"] = batch
+            loads["batch"] = (Phase(60.0, DOCUMENTS_PER_S / capacity_rps((batch,), LAW, 2)),)
+        felt = run(loads, GAP_CLASSES, 90.0, seed, parts).felt
+        documents = [one for one in felt if one.class_name == "batch"]
+        assert batch is None or len(documents) >= 20
+        assert {End.COMPLETED} >= {one.end for one in documents}
+        for one in felt:
+            if one.class_name in times and one.first_token_s is not None:
+                times[one.class_name].append(one.first_token_s)
+                times["both"].append(one.first_token_s)
+    return {name: sorted(values) for name, values in times.items()}
+
+
+def p99(values: list[float]) -> float:
+    """Of sorted values."""
+    return values[int(len(values) * 0.99)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_batch_fills_the_gaps_and_costs_the_others_little() -> None:
-    """With `admit_below_utilization: 0.6` all documents are served, and interactive p99 is under 10 % longer."""
-    interactive = {
-        "realtime": (Phase(60.0, 0.2, swing=0.8),),
-        "standard": (Phase(60.0, 0.3, swing=0.8),),
-    }
-    batch = replace(CLASSES["batch"], admit_below_utilization=0.6, wait_budget_s=300.0, ttft_s=300.0)
-    classes = (CLASSES["realtime"], CLASSES["standard"], batch)
-    alone: list[Felt] = []
-    beside: list[Felt] = []
-    for seed in (1, 2, 3):
-        alone += run(interactive, classes, 70.0, seed).felt
-        world = run({**interactive, "batch": (Phase(60.0, 0.15),)}, classes, 90.0, seed)
-        beside += [one for one in world.felt if one.class_name != "batch"]
-        documents = [one for one in world.felt if one.class_name == "batch"]
-        assert len(documents) >= 20
-        assert {End.COMPLETED} == {one.end for one in documents}
-    assert interactive_p99(beside) <= 1.1 * interactive_p99(alone)
+    """With `admit_below_utilization: 0.6` all documents are served, and interactive p99 is under 10 % longer.
+
+    Taken class by class it is 11 % and 31 % here, and over twelve seeds 14 % and 25 %: 26 ms of realtime's 1.5 s, 102
+    ms of standard's 5 s. That is the prompts. Documents without them cost 4 % and 2 %, without answers the whole of it:
+    an engine is at a document of 3,000 tokens for 0.18 s, in which whoever comes shares its steps of up to 0.12 s, or
+    the other engine with everybody else. Nothing in front of an engine can split a prompt. What was tried: starting no
+    document unless another engine is free of prompts costs standard 22 % instead of 25 %, and realtime the same; lower
+    ceilings cost realtime more, since documents gather for the lulls. With `pass_priority` the engine itself does it.
+    """
+    alone, beside = first_tokens(None), first_tokens(PARTS["batch"])
+    assert p99(beside["both"]) <= 1.1 * p99(alone["both"])
+    step_s = PROFILE.law.step_s(
+        prefill_tokens=CONFIG.max_num_batched_tokens,
+        decoding=10,
+        kv_tokens=4000,
+        prefill_attention=0.0,
+        sequences=11,
+    )
+    for name in ("realtime", "standard"):
+        assert p99(beside[name]) <= p99(alone[name]) + step_s
+        assert p99(beside[name]) <= 0.15 * CLASSES[name].ttft_s
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_batch_costs_the_others_are_its_prompts() -> None:
+    """Answers alone cost each interactive class under 10 % of its p99; prompts alone about what whole documents do."""
+    alone, answers, prompts = first_tokens(None), first_tokens(ANSWERS_ONLY), first_tokens(PROMPTS_ONLY)
+    for name in ("realtime", "standard"):
+        assert p99(answers[name]) <= 1.1 * p99(alone[name])
+        assert p99(prompts[name]) > p99(answers[name])
