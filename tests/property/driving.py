@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import log
 from typing import Final
 
 from forebay.admission.controller import Controller
@@ -25,6 +26,7 @@ from forebay.admission.events import (
     Sampled,
     ShareChanged,
 )
+from forebay.admission.fairness import WINDOW_S
 from forebay.admission.filling import SKIPPED_MAX, SMALL_SKIPPED_MAX
 from forebay.admission.gate import PREDICTED_WAIT
 from forebay.admission.holding import what_holds_at
@@ -93,6 +95,8 @@ class Bench:
         """By the last call."""
         self.share = 1.0
         """The part of the pool's limits that may be used."""
+        self.told = False
+        """The last thing was an event, and no time has passed since."""
         self.has_filled = False
         """The last call was one after which nobody is left who can start."""
         self._sessions: dict[tuple[str, str], float] = {}
@@ -109,7 +113,7 @@ class Bench:
     def feed(self, event: Event) -> None:
         """Tell the controller what happened."""
         newcomer = event.demand if isinstance(event, Arrived) else None
-        self.has_filled = isinstance(event, FILLING)
+        self.has_filled, self.told = isinstance(event, FILLING), True
         if isinstance(event, ShareChanged):
             self.share = event.share
         self._carry_out(self.controller.handle(event, self.now), newcomer)
@@ -117,7 +121,7 @@ class Bench:
     def advance(self, seconds: float) -> None:
         """Let time pass, waking the controller exactly when it asked for it."""
         end = self.now + seconds
-        self.has_filled = False
+        self.has_filled = self.told = False
         for _ in range(10_000):
             due = self.controller.next_deadline()
             if due is None or due > end:
@@ -325,7 +329,8 @@ def audit(bench: Bench) -> None:
         waiting = [ticket for ticket in tickets if ticket.pool is pool and ticket.phase is WAITING]
         _audit_reservation(pool, waiting, bench)
         _audit_reasons(pool, waiting, bench)
-        _audit_work_conservation(pool, waiting, bench)
+        if not _audit_group(pool, waiting, bench):
+            _audit_work_conservation(pool, waiting, bench)
 
 
 def audit_books(controller: Controller) -> None:
@@ -443,6 +448,56 @@ def _audit_reservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
             assert is_shut or not endpoint.has_room(ticket, bench.now), (
                 "an endpoint is kept for one who could start"
             )
+
+
+def _audit_group(pool: Pool, waiting: list[Ticket], bench: Bench) -> bool:
+    """A pool is held for the sake of another of its group that has less and waits, and not for ever. True if it is."""
+    member = pool.member
+    if member is None:
+        return False
+    group = member.group
+    assert group.members[member.index] is member
+    assert sum(other.part for other in group.members) <= 1.0 + ROUNDING
+    was_held = member.held
+    is_held = member.is_held(bench.now)
+    member.held = was_held  # looking changes nothing
+    if is_held:
+        assert pool.books.in_flight.requests, "nothing of it runs that could make way"
+        assert group.contended.is_above(member.index, member.part)
+        others = [other.pool for other in group.members if other is not member]
+        assert any(_has_less_than_its_part(other, bench.now) for other in others), "it is held for nobody"
+    if waiting and was_held:
+        assert is_held or not bench.told, "it is not held any more, and nobody has looked"
+        rate, part = group.served.per_s(member.index, bench.now), member.part * member.drain()
+        if 0.0 < part < rate:
+            opens_s = bench.now + WINDOW_S * log(rate / part)
+            due_s = bench.controller.next_deadline()
+            assert due_s is not None
+            assert due_s <= opens_s + 0.02, "nobody will look when time has opened it"
+    return was_held or is_held
+
+
+def _has_less_than_its_part(pool: Pool, now: float) -> bool:
+    """And waits for its engines alone."""
+    member = pool.member
+    assert member is not None
+    waits = any(of_class.count and not of_class.shut for of_class in pool.queue.classes)
+    cap = pool.settings.max_pool_requests
+    engines = [
+        e for e in pool.endpoints.values() if e.is_up and e.share and not e.trial and not e.is_stale(now)
+    ]
+    return (
+        waits
+        and bool(engines)
+        and (cap is None or pool.books.in_flight.requests < cap)
+        and _group_part(pool) < member.part
+    )
+
+
+def _group_part(pool: Pool) -> float:
+    """Its part of what was charged lately."""
+    assert pool.member is not None
+    return pool.member.group.contended.share_of(pool.member.index)
 
 
 def _audit_work_conservation(pool: Pool, waiting: list[Ticket], bench: Bench) -> None:
