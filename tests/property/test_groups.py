@@ -39,7 +39,6 @@ from tests.property.driving import Bench, Seen, audit, check_what_was_said, clos
 
 LAW = SpeedLaw(c0_s=6.8e-3, c1_s=2e-5, c2_s=5e-5, c3_s=4e-8, c4_s=8e-10, kv_tokens=8000, max_requests=64)
 NAMES = ("small", "large", "third")
-GPUS = {"small": 1, "large": 2, "third": 1}
 WINDOW_S = 10.0
 
 
@@ -69,9 +68,11 @@ class GroupBench(Bench):
         return together if len(together) > 1 else []
 
     def reconfigure(self, settings: Settings) -> None:
-        """A pool that leaves its group, or comes to it, has been charged nothing."""
+        """A pool that leaves its group, comes to it, or has other GPUs has been charged nothing."""
+        gpus = {p.name: p.gpus for p in self.settings.pools}
+        changed = [p.name for p in settings.pools if p.gpus != gpus[p.name]]
         for name in NAMES:
-            if not self.group_of(name, settings) or not self.group_of(name):
+            if name in changed or not self.group_of(name, settings) or not self.group_of(name):
                 self.charges = [charge for charge in self.charges if charge.pool != name]
                 self.open = {t: charge for t, charge in self.open.items() if charge.pool != name}
         super().reconfigure(settings)
@@ -130,7 +131,7 @@ class Crowd:
         )
         pools = tuple(
             PoolSettings(
-                name, gpus=GPUS[name], law=LAW, group=draw.choice(["gpus", "gpus", "gpus", "gpus", None]),
+                name, gpus=draw.choice([1, 1, 2]), law=LAW, group=draw.choice(["gpus", "gpus", "gpus", "gpus", None]),
                 share=share, max_inflight_requests=draw.choice([1, 2, 6, None]),
                 max_pool_requests=draw.choice([None, None, None, 2]), max_queue=draw.choice([None, None, 8]),
             )

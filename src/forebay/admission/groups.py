@@ -47,11 +47,13 @@ class Group:
 class Member:
     """One pool of a group."""
 
-    __slots__ = ("group", "held", "index", "part", "pool")
+    __slots__ = ("gpus", "group", "held", "index", "part", "pool")
 
     def __init__(self, pool: Pool, group: Group) -> None:
         self.pool = pool
         self.group = group
+        self.gpus = pool.settings.gpus
+        """Of an endpoint. If that changes, the pool is a new member: what it was charged was for others."""
         self.index = -1
         """Its place in the group; -1 once it has left."""
         self.part = 0.0
@@ -63,16 +65,16 @@ class Member:
         """A request starts."""
         waiter.member = self if self._others_wait() else None
         if waiter.member is not None:
-            self.group.contended.add(self.index, waiter.charged_us * self.pool.settings.gpus, now)
+            self.group.contended.add(self.index, waiter.charged_us * self.gpus, now)
 
     def correct(self, waiter: Waiter, change_us: int) -> None:
         """What was charged for it was wrong by so much."""
         if self.index >= 0:
-            self.group.contended.add(self.index, change_us * self.pool.settings.gpus, waiter.charged_s)
+            self.group.contended.add(self.index, change_us * self.gpus, waiter.charged_s)
 
     def serve(self, work_us: int, now: float) -> None:
         """Its engines have done so much more."""
-        self.group.served.add(self.index, work_us * self.pool.settings.gpus, now)
+        self.group.served.add(self.index, work_us * self.gpus, now)
 
     def is_held(self, now: float) -> bool:
         """True if it may start nothing now, for the sake of another pool."""
@@ -102,7 +104,7 @@ class Member:
         if not self._others_wait():
             return own_us_per_s
         total = sum([member.drain() for member in self.group.members])
-        return min(own_us_per_s, self.part * total / self.pool.settings.gpus)
+        return min(own_us_per_s, self.part * total / self.gpus)
 
     def is_short(self, now: float) -> bool:
         """True if it has less than its part, and waits for no other reason than that its engines are busy."""
@@ -121,7 +123,7 @@ class Member:
 
     def drain(self) -> float:
         """µs of GPU time per second that its engines get through."""
-        return own_us_per_s(self.pool) * self.pool.settings.gpus
+        return own_us_per_s(self.pool) * self.gpus
 
     def _is_ahead(self, now: float) -> bool:
         if not self.pool.books.in_flight.requests:
@@ -182,7 +184,12 @@ class Groups:
         left = 1.0
         for pool in pools:
             member = pool.member
-            if member is None or member.group is not group or member.index < 0:
+            if (
+                member is None
+                or member.group is not group
+                or member.index < 0
+                or member.gpus != pool.settings.gpus
+            ):
                 member = Member(pool, group)
             sources.append(member.index)
             members.append(member)

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from forebay.admission.model import TicketId
+from forebay.admission.outcomes import Outcome
 from forebay.gateway.gateway import POLLER_HEADER
+from forebay.gateway.identity import Access
 from forebay.gateway.ports import GatewaySettings, PoolView, Serving
 from tests.unit.gateway.doubles import POOL, Desk, ScriptedExchange, chat_body
 
@@ -38,6 +40,27 @@ def test_draining_takes_nothing_new() -> None:
     health.head.method = b"GET"
     desk.gateway.on_request(health)
     assert health.status == 200
+
+
+def test_what_is_refused_unread_was_offered() -> None:
+    """R60: by somebody who would be let in, and that could be served; of several pools nobody knows which."""
+    desk = Desk()
+    told: list[tuple[object, ...]] = []
+    desk.gateway.early.on_refusal = lambda *refusal: told.append(refusal)
+    desk.gateway.reconfigure(GatewaySettings(max_body_bytes=10))
+    desk.request(b"x" * 11)
+    desk.gateway.reconfigure(GatewaySettings())
+    desk.request(chat_body(model="unknown"))
+    desk.request(b"no json")
+    serving = desk.directory.serving
+    desk.directory.serving = replace(serving, draining=True, pools=(POOL, replace(POOL, name="other")))
+    desk.request()
+    desk.directory.serving = replace(desk.directory.serving, access=Access(anonymous=None))
+    assert desk.request().status == 503
+    assert told == [
+        (POOL.name, "standard", "anonymous", Outcome.REQUEST_TOO_LARGE),
+        ("", "standard", "anonymous", Outcome.DRAINING),
+    ]
 
 
 def test_settings_are_taken_over_live() -> None:
