@@ -13,7 +13,7 @@ from forebay.engines.exposition import PageReader, labels_of
 from forebay.engines.reading import Answer, Look
 from forebay.engines.registry import all_families
 
-PATHS = ("/metrics", "/v1/models", "/props", "/slots", "/health")
+PATHS = ("/metrics", "/v1/models", "/props", "/slots", "/health", "/info", "/prometheus/metrics")
 NAMES = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -24,10 +24,37 @@ NAMES = (
     "vllm:cache_config_info",
     "llamacpp:requests_processing",
     "llamacpp:prompt_tokens_total",
+    "sglang:num_running_reqs",
+    "sglang_token_usage",
+    "sglang:max_total_num_tokens",
+    "sglang:page_size",
+    "sglang:realtime_tokens_total",
+    "tgi_batch_current_size",
+    "tgi_queue_size",
+    "nv_trt_llm_request_metrics",
+    "nv_trt_llm_kv_cache_block_metrics",
+    "trtllm_kv_cache_utilization",
+)
+LABELS = (
+    'priority="",mode="decode"',
+    'priority="1",mode="prefill_compute"',
+    'request_type="max",kv_cache_block_type="max"',
+    'request_type="scheduled",kv_cache_block_type="tokens_per"',
 )
 
 PUNCTUATION = (b"\n", b"{", b"}", b'"', b"\\", b",", b"=", b" ", b"# ", b"1", b"-", b"NaN", b"Inf", b"e9")
-KEYS = ("data", "id", "aliases", "owned_by", "max_model_len", "meta", "n_ctx_train", "n_ctx", "total_slots")
+KEYS = (
+    "data",
+    "id",
+    "aliases",
+    "owned_by",
+    "max_model_len",
+    "meta",
+    "n_ctx_train",
+    "n_ctx",
+    "total_slots",
+    "model_id",
+)
 
 pieces = st.sampled_from([*PUNCTUATION, b'{engine="0"} ', *(name.encode() for name in NAMES)])
 texts = st.one_of(st.binary(max_size=400), st.lists(pieces, max_size=40).map(b"".join))
@@ -36,7 +63,7 @@ numbers = st.one_of(
 )
 lines = st.builds(
     lambda name, rank, value: (
-        f'{name}{{engine="{rank}",num_gpu_blocks="{value}",block_size="{value}"}} {value}'
+        f'{name}{{engine="{rank}",num_gpu_blocks="{value}",block_size="{value}",{LABELS[rank]}}} {value}'
     ),
     st.sampled_from(NAMES),
     st.integers(0, 3),
@@ -52,7 +79,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.dictionaries(
-            st.sampled_from([*KEYS, "default_generation_settings", "is_processing"]),
+            st.sampled_from([*KEYS, "default_generation_settings", "is_processing", "max_total_tokens"]),
             inner,
             max_size=5,
         ),

@@ -146,8 +146,8 @@ class Pool(Strict):
     endpoints: Annotated[list[Endpoint], Field(min_length=1, max_length=1000)]
     """The engines, each `http://HOST:PORT`."""
     engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "llamacpp", "openai"] = "auto"
-    """The engine family; `auto` looks at what the server answers. `openai` is any server without metrics we know; so
-    far `sglang`, `tgi` and `trtllm` are treated like it."""
+    """The engine family; `auto` looks at what the server answers. `trtllm` is TensorRT-LLM, behind Triton or by
+    itself; `openai` is any server without metrics we know."""
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GPUs per endpoint: turns an endpoint's time into GPU-seconds. Unset means the profile's, else 1."""
     gpu_metrics: Annotated[GpuMetrics, WithJsonSchema(GPU_METRICS_JSON_SCHEMA)] | None = None

@@ -6,13 +6,15 @@ says. When to ask is the poller's business, which family to ask is detection's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.exposition import Page
 from forebay.engines.reading import Answer, Look
 
-__all__ = ["EngineFamily", "Reading", "positive"]
+__all__ = ["EngineFamily", "Reading", "largest", "positive", "sign_of_life"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +66,14 @@ def positive(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 2**53:
         return value
     return None
+
+
+def largest(page: Page, generations: Iterable[str]) -> int | None:
+    """The largest whole number above zero that any series of these names has; None if none has one."""
+    values = [value for name in generations for value in page.values(name)]
+    return max((int(value) for value in values if 0 < value <= 2**53 and value == int(value)), default=None)
+
+
+def sign_of_life(answer: Answer) -> Reading | None:
+    """A sample without numbers, from any answer but one that says that the server is not well."""
+    return None if answer.status >= 500 else Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s))

@@ -1,9 +1,9 @@
 """Finds out what an engine is by looking at it; no configuration is needed.
 
 Two looks at most, each with all its questions asked at once. The first, `/metrics` and `/v1/models`, settles nearly
-every engine; `/props` is asked only of one that nobody claimed. Then the family is asked for what it wants to see
-besides. An engine that answers anything at all is served: one that nobody claims is an OpenAI-compatible server
-without metrics.
+every engine; `/props` (llama.cpp) and `/info` (TGI) are asked only of one that nobody claimed. Then the family is asked
+for what it wants to see besides. An engine that answers anything at all is served: one that nobody claims is an
+OpenAI-compatible server without metrics.
 
 An engine may answer some questions and hang on others (a stuck `/metrics` beside completions that work), so a
 question without an answer delays the rest only a little, and the finding says that it has holes: whoever asked looks
@@ -26,7 +26,7 @@ __all__ = ["Finding", "find_out"]
 
 MODELS: Final = "/v1/models"
 FIRST_LOOK: Final = ("/metrics", MODELS)
-SECOND_LOOK: Final = ("/props",)
+SECOND_LOOK: Final = ("/props", "/info")
 STRAGGLER_S: Final = 0.5
 """How much longer than the quickest answer the others are waited for."""
 

@@ -27,9 +27,5 @@ def all_families() -> tuple[EngineFamily, ...]:
 
 
 def family_of(kind: EngineKind) -> EngineFamily:
-    """The family of this kind.
-
-    Kinds that have no module (yet) are treated as the fallback: their requests are served, their load is not read.
-    """
-    by_kind = {family.kind: family for family in all_families()}
-    return by_kind.get(kind, by_kind[FALLBACK])
+    """The family of this kind."""
+    return {family.kind: family for family in all_families()}[kind]

@@ -170,3 +170,139 @@ def answer(body: bytes = b"", status: int = 200, **headers: str) -> Answer:
     """An answer, asked at second 10 and there 5 ms later."""
     fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return Answer(status, body, fields, at_s=10.0, took_s=0.005)
+
+
+def sglang_page(
+    *,
+    separator: str = ":",
+    running: object = 31.0,
+    queued: object = 1.0,
+    token_usage: object = 0.99,
+    priorities: Mapping[str, tuple[object, object]] | None = None,
+    dp_ranks: int = 1,
+    tp_ranks: int = 1,
+    realtime: Mapping[str, object] | None = None,
+    retracted: object = None,
+) -> bytes:
+    """A page of SGLang 0.5; `priorities` are (running, queued) of each beside the totals."""
+    lines: list[str] = []
+
+    def ranked(name: str, value: object, **more: str) -> None:
+        found = []
+        for dp_rank in range(dp_ranks):
+            for tp_rank in range(tp_ranks):
+                labels = {"engine_type": "unified", "model_name": "tiny", "moe_ep_rank": "0", "pp_rank": "0"}
+                labels |= {"tp_rank": str(dp_rank * tp_ranks + tp_rank)}
+                labels |= {"dp_rank": str(dp_rank)} if dp_ranks > 1 else {}
+                labels |= {"priority": ""} if priorities is not None else {}
+                found.append(series(f"sglang{separator}{name}", value, **(labels | more)))
+        lines.extend(family(f"sglang{separator}{name}", "gauge", *found))
+
+    ranked("max_total_num_tokens", 8192.0)
+    ranked("page_size", 1.0)
+    ranked("context_len", 2048.0)
+    ranked("num_running_reqs", running)
+    ranked("num_queue_reqs", queued)
+    for priority, (its_running, its_queued) in (priorities or {}).items():
+        ranked("num_running_reqs", its_running, priority=priority)
+        ranked("num_queue_reqs", its_queued, priority=priority)
+    ranked("num_grammar_queue_reqs", 0.0)
+    ranked("token_usage", token_usage)
+    ranked("full_token_usage", 0.991455078125)
+    ranked("fwd_occupancy", "NaN")
+    for mode, value in (realtime or {}).items():
+        ranked("realtime_tokens_total", value, mode=mode)
+    if retracted is not None:
+        ranked("num_retracted_requests_total", retracted)
+    for streaming, prompt, output in (("false", 112.0, 43.0), ("true", 24112.0, 7709.0)):
+        labels = {"engine_type": "unified", "is_streaming": streaming, "model_name": "tiny"}
+        lines.append(series(f"sglang{separator}prompt_tokens_total", prompt, **labels))
+        lines.append(series(f"sglang{separator}generation_tokens_total", output, **labels))
+    lines.append(
+        series(f"sglang{separator}cached_tokens_total", 170.0, cache_source="device", model_name="tiny")
+    )
+    return ("\n".join(lines) + "\n").encode()
+
+
+def sglang_models(*, length: int | None = 2048) -> bytes:
+    """What SGLang lists."""
+    entry = {"id": "tiny", "object": "model", "created": 1795990025, "owned_by": "sglang", "root": "tiny"}
+    return json.dumps(
+        {"object": "list", "data": [entry | {"parent": None, "max_model_len": length}]}
+    ).encode()
+
+
+def tgi_page(*, batch: object = 5, queue: object = 3, prefills: object = 40, decodes: object = 900) -> bytes:
+    """A page of TGI."""
+    lines = [
+        *family("tgi_batch_current_size", "gauge", series("tgi_batch_current_size", batch)),
+        *family("tgi_queue_size", "gauge", series("tgi_queue_size", queue)),
+        series("tgi_batch_current_max_tokens", 12000),
+        series("tgi_batch_inference_count", prefills, method="prefill"),
+        series("tgi_batch_inference_count", decodes, method="decode"),
+        series("tgi_request_input_length_bucket", 7, le="64"),
+        series("tgi_request_input_length_sum", 4200),
+        series("tgi_request_generated_tokens_sum", 9300),
+        series("tgi_request_generated_tokens_count", 12),
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def tgi_info(**changes: object) -> bytes:
+    """What TGI says that it was started with."""
+    info: dict[str, object] = {
+        "model_id": "org/tiny",
+        "model_pipeline_tag": "text-generation",
+        "max_concurrent_requests": 128,
+        "max_best_of": 2,
+        "max_input_tokens": 4095,
+        "max_total_tokens": 4096,
+        "validation_workers": 2,
+        "max_client_batch_size": 4,
+        "router": "text-generation-router",
+        "version": "3.3.4",
+    }
+    return json.dumps(info | changes).encode()
+
+
+def triton_page(
+    *, scheduled: object = 6, waiting: object = 2, fraction: object = 0.5, steps: object = 812
+) -> bytes:
+    """A page of Triton with TensorRT-LLM."""
+    name, requests, blocks = "tensorrt_llm", "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+    lines = [series("nv_inference_request_success", 12, model=name, version="1")]
+    for kind, value in {
+        "waiting": waiting,
+        "context": 1,
+        "scheduled": scheduled,
+        "max": 256,
+        "active": 8,
+    }.items():
+        lines.append(series(requests, value, model=name, request_type=kind, version="1"))
+    for kind, value in {"fraction": fraction, "tokens_per": 64, "used": 50, "free": 50, "max": 100}.items():
+        lines.append(series(blocks, value, kv_cache_block_type=kind, model=name, version="1"))
+    lines.append(series("nv_trt_llm_general_metrics", steps, general_type="iteration_counter", model=name))
+    lines.append(series("nv_trt_llm_general_metrics", 1701, general_type="timestamp", model=name))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def trtllm_page(
+    *, running: object = 3, waiting: object = 1, usage: object = 0.62, separator: str = "_"
+) -> bytes:
+    """A page of trtllm-serve at `/prometheus/metrics`."""
+    numbers = {
+        "num_requests_running": running,
+        "num_requests_waiting": waiting,
+        "kv_cache_utilization": usage,
+        "prompt_tokens_total": 900,
+        "generation_tokens_total": 4100,
+    }
+    labels = {"model_name": "tiny", "engine_type": "trtllm"}
+    return "".join(
+        series(f"trtllm{separator}{name}", value, **labels) + "\n" for name, value in numbers.items()
+    ).encode()
+
+
+def models_of(owner: str, name: str = "tiny", **more: object) -> bytes:
+    """A list of one model that says whose it is."""
+    return json.dumps({"object": "list", "data": [{"id": name, "owned_by": owner} | more]}).encode()

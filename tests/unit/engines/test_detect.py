@@ -13,6 +13,12 @@ from tests.unit.engines.pages import (
     llamacpp_page,
     llamacpp_props,
     llamacpp_slots,
+    models_of,
+    sglang_models,
+    sglang_page,
+    tgi_info,
+    tgi_page,
+    triton_page,
     vllm_models,
     vllm_page,
 )
@@ -63,6 +69,24 @@ def test_llamacpp_is_found() -> None:
         2048,
     )
     assert not finding.has_holes
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        (EngineKind.SGLANG, {"/metrics": answer(sglang_page()), "/v1/models": answer(sglang_models())}),
+        (EngineKind.SGLANG, {"/v1/models": answer(sglang_models())}),
+        (EngineKind.TGI, {"/metrics": answer(tgi_page()), "/info": answer(tgi_info())}),
+        (EngineKind.TGI, {"/metrics": answer(b""), "/info": answer(tgi_info())}),
+        (EngineKind.TRTLLM, {"/metrics": answer(triton_page())}),
+        (EngineKind.TRTLLM, {"/v1/models": answer(models_of("tensorrt_llm"))}),
+    ],
+)
+def test_other_families_are_found(kind: EngineKind, answers: dict[str, Answer | ReadFailed]) -> None:
+    """Each is recognised by its metrics, by its list of models, or by what it says of itself."""
+    finding = run(find_out(engine(answers)))
+    assert finding.info.kind is kind
+    assert finding.sample is not None
 
 
 def test_llamacpp_without_metrics_is_whole() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, positive
+from forebay.admission.model import EngineInfo, EngineKind
+from forebay.engines.base import Reading, positive, sign_of_life
 from forebay.engines.reading import Answer, Look
 
 __all__ = ["FAMILY", "OpenAi"]
@@ -59,9 +59,7 @@ class OpenAi:
         A refusal of the list (401, 404) is an answer all the same; a server that says by its status that it is not well
         is taken at its word.
         """
-        if answer.status >= 500 or (path == HEALTH and answer.status != 200):
-            return None
-        return Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s))
+        return None if path == HEALTH and answer.status != 200 else sign_of_life(answer)
 
 
 FAMILY: Final = OpenAi()
