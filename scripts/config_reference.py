@@ -46,6 +46,8 @@ Unknown keys are errors. Durations carry a unit (`500ms`, `1.5s`, `2m`), sizes t
 SECTIONS: Final = (
     ("Top level", "", None),
     ("`pools`", "A list; at least one.", "Pool"),
+    ("`pools[].engine`", "The name of a family, or a mapping.", "EngineEntry"),
+    ("`pools[].engine.metrics`", "", "MetricNames"),
     ("`classes`", "A mapping from a class's name to this.", "ClassEntry"),
     ("`plans`", "A mapping from a plan's name to this.", "PlanEntry"),
     ("`tenants`", "A list.", "TenantEntry"),

@@ -122,10 +122,10 @@ def _pools(config: Config) -> Iterator[tuple[KeyPath, str]]:
 
 def _priorities(config: Config) -> Iterator[tuple[KeyPath, str]]:
     for index, pool in enumerate(config.pools):
-        if pool.pass_priority and pool.engine not in ("auto", "vllm", "sglang"):
+        if pool.pass_priority and pool.engine.family not in ("auto", "vllm", "sglang"):
             yield (
                 ("pools", index, "pass_priority"),
-                f"{pool.engine} knows no priorities; only vllm and sglang do",
+                f"{pool.engine.family} knows no priorities; only vllm and sglang do",
             )
 
 

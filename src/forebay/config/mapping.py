@@ -115,7 +115,7 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         inject_limit=pool.inject_limit,
         max_queue=pool.max_queue,
         models=tuple(pool.models or ()),
-        engine=None if pool.engine == "auto" else EngineKind(pool.engine),
+        engine=None if pool.engine.family == "auto" else EngineKind(pool.engine.family),
         pass_priority=pool.pass_priority,
         fallback=pool.fallback,
         group=pool.group,

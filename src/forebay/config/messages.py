@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from forebay.config.engine_entry import EngineEntry, MetricNames
 from forebay.config.errors import ConfigProblem
 from forebay.config.gpu_metrics import GpuMetrics
 from forebay.config.rule_entries import RefuseAction, RuleAction, RuleEntry
@@ -25,6 +26,8 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "": Config,
     "pools[]": Pool,
     "pools[].gpu_metrics": GpuMetrics,
+    "pools[].engine": EngineEntry,
+    "pools[].engine.metrics": MetricNames,
     "classes.*": ClassEntry,
     "plans.*": PlanEntry,
     "tenants[]": TenantEntry,
@@ -54,6 +57,8 @@ _PLACES = {
     "": "the top level",
     "pools[]": "a pool",
     "pools[].gpu_metrics": "a pool's `gpu_metrics`",
+    "pools[].engine": "a pool's `engine`",
+    "pools[].engine.metrics": "`metrics` of a pool's `engine`",
     "classes.*": "a class",
     "plans.*": "a plan",
     "tenants[]": "a tenant",

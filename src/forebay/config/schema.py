@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from forebay.config.engine_entry import EngineEntry, or_name
 from forebay.config.gpu_metrics import GPU_METRICS_JSON_SCHEMA, Endpoint, GpuMetrics
 from forebay.config.header_names import free_header
 from forebay.config.rule_entries import RuleEntry
@@ -145,9 +146,9 @@ class Pool(Strict):
     """In metrics, logs and errors. Needed as soon as there is more than one pool."""
     endpoints: Annotated[list[Endpoint], Field(min_length=1, max_length=1000)]
     """The engines, each `http://HOST:PORT`."""
-    engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "llamacpp", "openai"] = "auto"
-    """The engine family; `auto` looks at what the server answers. `trtllm` is TensorRT-LLM, behind Triton or by
-    itself; `openai` is any server without metrics we know."""
+    engine: Annotated[EngineEntry, Field(json_schema_extra=or_name)] = EngineEntry()
+    """The engine family: `auto` looks at what the server answers, `trtllm` is TensorRT-LLM, behind Triton or by itself,
+    `openai` is any server without metrics we know. Or a mapping that also says which metrics to read."""
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GPUs per endpoint: turns an endpoint's time into GPU-seconds. Unset means the profile's, else 1."""
     gpu_metrics: Annotated[GpuMetrics, WithJsonSchema(GPU_METRICS_JSON_SCHEMA)] | None = None

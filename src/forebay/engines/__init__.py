@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from forebay.engines.base import EngineFamily, Reading
 from forebay.engines.detect import Finding, find_out
+from forebay.engines.mapped import MetricMap
 from forebay.engines.poller import EndpointPoller, Rhythm
 from forebay.engines.reading import Answer, EngineReader, ReadFailed
 from forebay.engines.registry import all_families, family_of
@@ -18,6 +19,7 @@ __all__ = [
     "EngineFamily",
     "EngineReader",
     "Finding",
+    "MetricMap",
     "ReadFailed",
     "Reading",
     "Rhythm",

@@ -19,6 +19,7 @@ from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind
 from forebay.engines.base import EngineFamily
+from forebay.engines.mapped import Mapped, MetricMap
 from forebay.engines.reading import ANSWER_BYTES, Answer, EngineReader, Look, ReadFailed
 from forebay.engines.registry import FALLBACK, all_families, family_of
 
@@ -47,9 +48,13 @@ class Finding:
 
 
 async def find_out(
-    reader: EngineReader, *, kind: EngineKind | None = None, timeout_s: float = 2.0
+    reader: EngineReader,
+    *,
+    kind: EngineKind | None = None,
+    names: MetricMap | None = None,
+    timeout_s: float = 2.0,
 ) -> Finding:
-    """Looks at an engine; with a `kind` nothing is guessed.
+    """Looks at an engine; with a `kind` nothing is guessed, and `names` say which series to read.
 
     Takes two or three times `timeout_s` at the very most, and that only from an engine that hangs on every question.
 
@@ -68,6 +73,9 @@ async def find_out(
             look = await questions.ask(SECOND_LOOK)
             family = _claimant(look) or family_of(FALLBACK)
         look = await questions.ask(family.describing_paths)
+    if names is not None:
+        family = Mapped(family, names)
+        look = await questions.ask(family.describing_paths)
     path = family.sample_path(look)
     return Finding(
         family=family,
@@ -75,7 +83,7 @@ async def find_out(
         sample_path=path,
         sample=look.answers.get(path),
         has_holes=any(_is_hole(look.answers.get(path)) for path in (*needed, *family.describing_paths)),
-        doubt=_doubt(look) if family.kind is FALLBACK else "",
+        doubt=_doubt(look) if family.kind is FALLBACK and names is None else "",
     )
 
 

@@ -26,6 +26,7 @@ from forebay.admission.events import Described, Event, Sampled, SampleMissed
 from forebay.admission.model import EndpointId, EngineInfo, EngineKind, EngineSample
 from forebay.engines.base import Reading
 from forebay.engines.detect import Finding, find_out
+from forebay.engines.mapped import MetricMap
 from forebay.engines.reading import ANSWER_BYTES, EngineReader, ReadFailed
 
 __all__ = ["EndpointPoller", "Rhythm"]
@@ -73,6 +74,7 @@ class EndpointPoller:
         feed: Callable[[Event], None],
         *,
         kind: EngineKind | None = None,
+        names: MetricMap | None = None,
         rhythm: Rhythm = DEFAULT_RHYTHM,
         quiet: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -85,6 +87,7 @@ class EndpointPoller:
             reader: asks this engine; see `EngineReader` for what it has to keep to.
             feed: takes each event; called on the loop, must not block.
             kind: what the engine is, where configuration says so; None finds out.
+            names: which series to read, where configuration says so.
             rhythm: when to sample.
             quiet: True while books and samples agree, so that samples may be rarer.
             clock: the driver's clock; decides only about intervals. The times in samples are the reader's.
@@ -94,6 +97,7 @@ class EndpointPoller:
         self._reader = reader
         self._feed = feed
         self._kind = kind
+        self._names = names
         self._rhythm = rhythm
         self._quiet = quiet
         self._clock = clock
@@ -187,7 +191,9 @@ class EndpointPoller:
 
     async def _look(self) -> Reading | None:
         """Finds out what the engine is, tells it if it is news, and uses the sample that fell out of it."""
-        finding = await find_out(self._reader, kind=self._kind, timeout_s=self._rhythm.timeout_s)
+        finding = await find_out(
+            self._reader, kind=self._kind, names=self._names, timeout_s=self._rhythm.timeout_s
+        )
         again_s = self._rhythm.look_again_soon_s if finding.has_holes else self._rhythm.look_again_s
         self._look_at_s = self._clock() + again_s
         self._must_look = False

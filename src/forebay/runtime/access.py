@@ -1,20 +1,22 @@
-"""What the data plane needs to know of a configuration: who is let in, and which pools there are.
+"""What is needed of a configuration beside the core: who is let in, which pools there are, and which engines to watch.
 
 Pure. Keys leave the configuration here and nowhere else: tenants' as digests, engines' own as header values.
 """
 
 from __future__ import annotations
 
-from forebay.admission.model import ANONYMOUS, EndpointId
+from forebay.admission.model import ANONYMOUS, EndpointId, EngineKind
 from forebay.admission.settings import Settings
 from forebay.config import Config
 from forebay.config.schema import Pool
 from forebay.config.tenancy import PlanEntry
+from forebay.engines import MetricMap
 from forebay.gateway.identity import NOBODY, Access, Plan, Tenant, nearest_classes
 from forebay.gateway.ports import EndpointView
+from forebay.runtime.polling import Polled
 from forebay.runtime.serving import ConfiguredPool
 
-__all__ = ["access_of", "configured_pools", "key_of"]
+__all__ = ["access_of", "configured_pools", "key_of", "polled_endpoints"]
 
 
 def access_of(config: Config, settings: Settings) -> Access:
@@ -77,5 +79,31 @@ def _configured_pool(pool: Pool, *, has_keys: bool) -> ConfiguredPool:
             for url in pool.endpoints
         ),
         models=tuple(pool.models or ()),
-        engine="openai" if pool.engine == "auto" else pool.engine,
+        engine="openai" if pool.engine.family == "auto" else pool.engine.family,
     )
+
+
+def polled_endpoints(config: Config) -> list[Polled]:
+    """The engines to watch, and how."""
+    return [
+        Polled(
+            pool.name,
+            EndpointId(str(endpoint)),
+            endpoint.host,
+            endpoint.port,
+            None if pool.engine.family == "auto" else EngineKind(pool.engine.family),
+            pool.poll_interval,
+            key_of(pool),
+            _metric_map(pool),
+        )
+        for pool in config.pools
+        for endpoint in pool.endpoints
+    ]
+
+
+def _metric_map(pool: Pool) -> MetricMap | None:
+    names = pool.engine.metrics
+    if names is None:
+        return None
+    found = MetricMap(path=pool.engine.metrics_path, **names.model_dump())
+    return found if found.texts else None

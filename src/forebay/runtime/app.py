@@ -29,7 +29,7 @@ from forebay.admission.events import (
     Event,
     ModeChanged,
 )
-from forebay.admission.model import EndpointId, EngineKind, Mode, TicketId
+from forebay.admission.model import EndpointId, Mode, TicketId
 from forebay.admission.settings import Settings
 from forebay.admission.snapshot import Snapshot, TicketView
 from forebay.config import Config
@@ -44,12 +44,12 @@ from forebay.observe.decisions import RecentDecisions
 from forebay.observe.endpoint_log import EndpointLog
 from forebay.observe.metrics import Metrics
 from forebay.observe.request_log import RequestLog
-from forebay.runtime.access import access_of, configured_pools, key_of
+from forebay.runtime.access import access_of, configured_pools, polled_endpoints
 from forebay.runtime.admin_server import AdminServer
 from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
 from forebay.runtime.gpu_polling import GpuPolling, GpuSource
-from forebay.runtime.polling import EngineClient, Polled, Polling
+from forebay.runtime.polling import EngineClient, Polling
 from forebay.runtime.prepared import Prepared
 from forebay.runtime.reloading import Reloading, ReloadResult
 from forebay.runtime.serving import ServingDirectory
@@ -141,7 +141,7 @@ class App:
             ),
             self.driver.now,
         )
-        self._polled = _polled(config)
+        self._polled = polled_endpoints(config)
         self.polling.follow(self._polled)
         self.gpu_polling = GpuPolling(
             self.driver.feed, lambda host, port: EngineClient(host, port, self.driver.now), self.driver.now
@@ -291,7 +291,7 @@ class App:
         self._config = config
         self.directory.reconfigure(configured_pools(config), access_of(config, settings))
         self.gateway.reconfigure(_gateway_settings(config, settings))
-        wanted, kept = _polled(config), self.reloading.kept_pools
+        wanted, kept = polled_endpoints(config), self.reloading.kept_pools
         read = {polled.endpoint for polled in wanted}
         wanted += [polled for polled in self._polled if polled.pool in kept and polled.endpoint not in read]
         self._polled = wanted
@@ -375,22 +375,6 @@ async def _bind(key: str, address: Address, starting: Coroutine[None, None, None
         else:
             fix = f"{error.strerror or error}; choose an address of this machine with --{key}"
         raise StartFailed(f"cannot listen on {address} ({key}): {fix}") from None
-
-
-def _polled(config: Config) -> list[Polled]:
-    return [
-        Polled(
-            pool.name,
-            EndpointId(str(endpoint)),
-            endpoint.host,
-            endpoint.port,
-            None if pool.engine == "auto" else EngineKind(pool.engine),
-            pool.poll_interval,
-            key_of(pool),
-        )
-        for pool in config.pools
-        for endpoint in pool.endpoints
-    ]
 
 
 def _gpu_sources(config: Config) -> list[GpuSource]:

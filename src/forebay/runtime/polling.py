@@ -15,7 +15,7 @@ from typing import Final
 from forebay.admission.events import Event
 from forebay.admission.model import DecisionRecord, EndpointId, EndpointState, EngineKind
 from forebay.admission.snapshot import EndpointView, Snapshot
-from forebay.engines import Answer, EndpointPoller, ReadFailed, Rhythm
+from forebay.engines import Answer, EndpointPoller, MetricMap, ReadFailed, Rhythm
 from forebay.gateway.gateway import POLLER_HEADER
 from forebay.http.client import CallFailure, Upstream
 from forebay.http.fetching import FetchFailed, fetch
@@ -92,6 +92,8 @@ class Polled:
     interval_s: float
     key: bytes = field(default=b"", repr=False)
     """Our API key there; empty if none is needed."""
+    names: MetricMap | None = None
+    """Series to read in place of the family's own."""
 
 
 class Polling:
@@ -166,6 +168,7 @@ class Polling:
             client,
             self._feed,
             kind=polled.kind,
+            names=polled.names,
             rhythm=Rhythm(interval_s=interval_s, quiet_interval_s=max(1.0, interval_s)),
             quiet=lambda: self._agrees(endpoint),
             clock=self._clock,
