@@ -560,7 +560,7 @@ def _is_hidden(ticket: Ticket, smallest: Waiter | None, endpoints: list[Endpoint
     """
     assert isinstance(smallest, Ticket)
     for endpoint in endpoints:
-        if endpoint.is_stale(now) and smallest.settings.on_stale is not ticket.settings.on_stale:
+        if endpoint.is_stale(now) and smallest.on_stale is not ticket.on_stale:
             return False
         if endpoint.decoding and not endpoint.pacer.allows(smallest.cost.prompt_tokens, now):
             return False

@@ -246,7 +246,7 @@ class Endpoint(Rotation):
 
     def _has_room_unseen(self, ticket: Ticket, now: float) -> bool:
         """The same for an engine whose samples are too old: the request's class says what to believe."""
-        on_stale = ticket.settings.on_stale
+        on_stale = ticket.on_stale
         if on_stale is OnStale.REFUSE:
             return False
         if on_stale is OnStale.ADMIT:

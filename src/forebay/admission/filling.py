@@ -253,7 +253,7 @@ def _has_waited_half(ticket: Ticket, now: float) -> bool:
 
 def _keep_for(pool: Pool, ticket: Ticket, open_now: list[Endpoint], now: float) -> bool:
     """Keep the endpoint with the most room, of those where it may start. False if there is none."""
-    refuses_stale = ticket.settings.on_stale is OnStale.REFUSE
+    refuses_stale = ticket.on_stale is OnStale.REFUSE
     best: Endpoint | None = None
     for endpoint in open_now:
         if endpoint.id in ticket.tried or not endpoint.can_ever_hold(ticket):

@@ -109,7 +109,7 @@ def examine(ticket: Ticket, ledger: Ledger, settings: Settings, now: float, *, d
     if ruling is not None:
         verdict.checks.extend(ruling.checks)
     _check_endpoints(verdict, pool)
-    if ticket.settings.on_stale is _REFUSE_STALE and pool.has_up():
+    if ticket.on_stale is _REFUSE_STALE and pool.has_up():
         stale = pool.is_stale(now)
         verdict.check(
             "stale_samples",

@@ -38,7 +38,7 @@ def what_holds_at(ticket: Ticket, endpoint: Endpoint, now: float) -> Check | Non
         )  # it may be kept from more important ones as well
         return Check("endpoint_reserved", ticket.class_index, rank - 1, False)
     if endpoint.is_stale(now):
-        on_stale = ticket.settings.on_stale
+        on_stale = ticket.on_stale
         if on_stale is OnStale.REFUSE:
             return Check("stale_samples", now - endpoint.heard_s, endpoint.stale_after_s, False)
         if on_stale is OnStale.ADMIT:

@@ -129,7 +129,7 @@ class Patience:
             outcome, detail = Outcome.DRAINING, "This one had waited, and no place came free in time."
         elif not ticket.pool.has_up():
             outcome, detail = Outcome.NO_ENDPOINTS, "No engine came back in time."
-        elif ticket.settings.on_stale is OnStale.REFUSE and ticket.pool.is_stale(now):
+        elif ticket.on_stale is OnStale.REFUSE and ticket.pool.is_stale(now):
             outcome, detail = Outcome.STALE_ENGINE, "No engine has told its load lately."
         check = Check("waited", now - ticket.queued_s, ticket.deadline_s - ticket.queued_s, False)
         self._turn_away(ticket, outcome, now, check, detail)

@@ -126,8 +126,9 @@ class ClassSettings:
     """Waiting work; None means drain rate × wait budget (`auto`)."""
     idle_stream_s: float = 60.0
     """A dispatched request from which no byte has come for this long is ended."""
-    on_stale: OnStale = OnStale.OWN_COUNT
-    """What to do at an engine that tells its load and has not done so for `Settings.stale_after_s`."""
+    on_stale: OnStale | None = None
+    """What to do at an engine that tells its load and has not done so for `Settings.stale_after_s`; None: as its pool
+    says."""
     order: Order = Order.SJF
     """Among the waiting requests of one tenant."""
     aging_s: float | None = None
@@ -219,6 +220,8 @@ class PoolSettings:
     """Pools that name the same share their GPUs."""
     share: float | None = None
     """Its guaranteed part of its group's GPU time; None: an equal part of what is left."""
+    on_stale: OnStale = OnStale.OWN_COUNT
+    """For classes that do not say themselves."""
     hold_without_endpoints_s: float = 0.0
     wait_predictor: str = "backlog"
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""

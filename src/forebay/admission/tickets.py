@@ -10,7 +10,7 @@ from forebay.admission.ledger import Booking
 from forebay.admission.model import Check, Cost, Demand, EndpointId
 from forebay.admission.pricing import Price
 from forebay.admission.quota import Debit
-from forebay.admission.settings import ClassSettings
+from forebay.admission.settings import ClassSettings, OnStale
 from forebay.admission.victims import Entry
 from forebay.admission.wait import Forecast
 from forebay.admission.waiter import Waiter
@@ -145,6 +145,12 @@ class Ticket(Waiter):
     def usual_end_s(self) -> float:
         """The end of its wait; where there is none, that of others of its class."""
         return self.deadline_s if self.deadline_s < inf else self.queued_s + self.settings.wait_budget_s
+
+    @property
+    def on_stale(self) -> OnStale:
+        """What to do at an engine that no longer tells its load."""
+        own = self.settings.on_stale
+        return self.pool.settings.on_stale if own is None else own
 
     @property
     def cost(self) -> Cost:

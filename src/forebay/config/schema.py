@@ -95,6 +95,7 @@ AutoNumber = Annotated[
     BeforeValidator(_auto_or_number),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 0, "maximum": 1e9}]}),
 ]
+OnStaleName = Literal["own_count", "last_known", "refuse", "admit"]
 ModeName = Literal["enforce", "shadow", "bypass"]
 ListenAddress = Annotated[
     Address,
@@ -191,6 +192,9 @@ class Pool(Strict):
     leave. All shares of a group are 1 at most."""
     poll_interval: Annotated[Duration, Field(ge=0.05, le=60)] = 0.2
     """Shortest time between two readings of an engine's metrics; they slow down by themselves when costly."""
+    on_stale: OnStaleName = "own_count"
+    """At an engine that no longer tells its load, for classes that do not say themselves: go by own books
+    (`own_count`), by the last sample (`last_known`), refuse, or let all in (`admit`)."""
     hold_without_endpoints: Annotated[Duration, Field(ge=0, le=3600)] = 0.0
     """How long requests wait when no endpoint can serve them; 0 answers 503 at once."""
     wait_predictor: Literal["backlog", "plain"] = "backlog"
@@ -251,8 +255,9 @@ class ClassEntry(Strict):
     """Waiting work of this class; `auto` is drain rate × the class's share × wait budget, once the pool has learned."""
     idle_stream: Annotated[Duration, Field(gt=0)] = 60.0
     """A running request from which no byte has come for this long is ended."""
-    on_stale: Literal["own_count", "last_known", "refuse", "admit"] = "own_count"
-    """At an engine that no longer tells its load: go by own books, by the last sample, refuse, or let all in."""
+    on_stale: OnStaleName | None = None
+    """At an engine that no longer tells its load: go by own books, by the last sample, refuse, or let all in. Unset
+    means what the pool says."""
     order: Literal["sjf", "fifo", "edf"] = "sjf"
     """Among one tenant's waiting requests: shortest first with aging, first come first served, or the one that must
     start soonest."""

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from forebay.admission import Settings
 from forebay.admission.effects import Evict, Refuse
 from forebay.admission.events import (
@@ -298,6 +300,20 @@ def test_at_a_stale_engine_a_class_may_be_refused(begin: Begin) -> None:
     scenario.end(1, 10.0)
     scenario.sample("a", 11.0)
     assert [(4, "a")] == dispatched(scenario.arrive(4, 11.5))
+
+
+@pytest.mark.parametrize(
+    ("own", "outcome"), [(None, Outcome.STALE_ENGINE), (OnStale.OWN_COUNT, None), (OnStale.ADMIT, None)]
+)
+def test_a_class_that_says_nothing_of_stale_engines_does_as_its_pool(
+    begin: Begin, own: OnStale | None, outcome: Outcome | None
+) -> None:
+    """What the pool says holds for the classes that do not say themselves, and only for those."""
+    settings = settings_for(pool_settings(on_stale=OnStale.REFUSE), stale_after_s=5.0)
+    scenario = begin(settings=with_class("standard", settings, on_stale=own))
+    scenario.sample("a", 1.0)
+    expected = [] if outcome is None else [(1, outcome)]
+    assert expected == turned_away(scenario.arrive(1, 7.0))
 
 
 def test_a_class_that_refuses_stale_engines_uses_the_others(begin: Begin) -> None:

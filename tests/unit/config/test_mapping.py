@@ -131,7 +131,7 @@ def test_classes_keep_their_order_and_fill_in_their_defaults() -> None:
         standard.max_queue_gpu_s,
         standard.idle_stream_s,
     )
-    assert (OnStale.REFUSE, OnStale.OWN_COUNT) == (standard.on_stale, realtime.on_stale)
+    assert (OnStale.REFUSE, None) == (standard.on_stale, realtime.on_stale)
     assert (1.5, 0.1, None) == (realtime.ttft_s, realtime.wait_budget_s, realtime.max_queue_gpu_s)
 
 
