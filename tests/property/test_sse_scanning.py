@@ -18,6 +18,7 @@ LINES = [
     b'data: {"usage":null}',
     b'data: {"choices":[{"finish_reason":"stop"}]}',
     b'data: {"error":{"message":"m"}}',
+    b'data: {"choices":[{"finish_reason":"abort"}]}',
     b"data: [DONE]",
     b"data:[DONE]",
     b"data:",
@@ -75,6 +76,7 @@ def seen(scanner: SseScanner) -> tuple[object, ...]:
         scanner.done,
         scanner.usage,
         scanner.finish_reason_seen,
+        scanner.aborted,
         scanner.error,
         scanner.first_event,
     )

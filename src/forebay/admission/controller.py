@@ -48,6 +48,7 @@ from forebay.admission.ledger import PoolBooks
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, Demand, EndpointState, Exhausted, Mode, TicketId
 from forebay.admission.outcomes import Outcome
+from forebay.admission.outliers import speak_against
 from forebay.admission.pace_alarm import PaceAlarm
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
@@ -340,7 +341,8 @@ class Controller:
             ticket.output_events = event.output_events
         self._life.finish(ticket, event.outcome, event.usage, now, engine_goes_on=event.engine_goes_on)
         if event.outcome is _INTERRUPTED:
-            endpoint.doubt(now)
+            endpoint.count("interrupted")
+            speak_against(endpoint, ticket.pool, now)
         endpoint.meter.observe(now, saturated=_is_saturated(ticket.pool))
         self._after_leaving(endpoint, ticket.pool, now)
 
@@ -361,10 +363,7 @@ class Controller:
         endpoint = ticket.endpoint if ticket is not None else None
         if ticket is None or endpoint is None or ticket.phase is not RUNNING or endpoint.id != event.endpoint:
             return
-        if event.failure is Failure.CONNECT:
-            self._roster.unreachable(endpoint, ticket.pool, now)
-        elif event.failure is not Failure.REFUSED:  # an engine that refuses works, and says so
-            endpoint.doubt(now)
+        self._roster.attempt_failed(endpoint, ticket.pool, event.failure, now)
         ticket.tried |= {endpoint.id}
         if ticket.first_token_s is not None:
             # Something was relayed: a second attempt would say it twice.

@@ -170,7 +170,7 @@ class Endpoint(Rotation):
             return False
         books = self.books
         held = books.running.requests + books.draining.requests
-        if self.trial and held:
+        if held and (self.trial or (self.entry_limit and held >= self.entry_limit)):
             return False
         limit, firm = self.request_limit
         if held >= limit and (
@@ -366,6 +366,8 @@ class Endpoint(Rotation):
     def prefilled(self, ticket: Ticket, now: float) -> None:
         """Its prompt has been worked off. Once for each ticket."""
         self.pending -= 1
+        if self.entry_limit:
+            self.enter()
         prompt_tokens, cached_tokens = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
         self.sources.prompt_done(prompt_tokens, cached_tokens)
         if self.info.counts_while_running:

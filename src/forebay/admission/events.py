@@ -89,6 +89,8 @@ class Failure(Enum):
     """The engine answered, with a 5xx or 429, or with an error as its first event."""
     TIMEOUT = "timeout"
     """No first byte in time."""
+    CUT = "cut"
+    """The engine ended its answer itself before it was whole (finish reason `abort`): it is shutting down."""
 
 
 @record
@@ -124,6 +126,8 @@ class Described:
 
     endpoint: EndpointId
     info: EngineInfo
+    restarted: bool = False
+    """True if it is another process than the one that was heard of before."""
 
 
 @record

@@ -69,6 +69,8 @@ def _open(endpoint: Endpoint, now: float, *, believe_old: bool) -> Check | None:
     held = endpoint.books.requests
     if endpoint.trial and held:
         return Check("endpoint_trial", held + 1, 1, False)
+    if endpoint.entry_limit and held >= endpoint.entry_limit:
+        return Check("endpoint_entry", held + 1, endpoint.entry_limit, False)
     # The limit on requests comes last: one that was found yields while the engine is calm.
     target, used = endpoint.pool_settings.target_utilization, endpoint.utilization.value(now)
     if target is not None and held and used >= target:

@@ -157,6 +157,9 @@ class EngineSample:
     step_tokens_total: int | None = None
     """Tokens over all iterations (sum of the same histogram)."""
     cached_tokens_total: int | None = None
+    unready: str = ""
+    """Why the engine says itself that it takes no work at present (asleep, loading, shutting down); empty if it does
+    not say so. That it does not proves nothing: a hung engine goes on answering."""
     doubtful: tuple[str, ...] = ()
     """Names of series that were present but unusable (NaN, negative, out of range)."""
 
@@ -187,7 +190,9 @@ class EndpointState(Enum):
     """Configured, and nothing is known of it yet: requests wait for its first sample."""
     UP = "up"
     DOWN = "down"
-    """Connections fail; tried again after a back-off, or when a sample comes."""
+    """Connections or attempts fail; tried again after a back-off, when a sample comes."""
+    UNREADY = "unready"
+    """It says itself that it takes no work (asleep, loading, shutting down); what runs there may finish."""
     STALLED = "stalled"
     """It has work in flight and no byte has moved for too long."""
     REMOVED = "removed"

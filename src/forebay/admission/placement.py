@@ -41,7 +41,13 @@ def place(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint
     return best
 
 
-_LAST_RESORTS: Final = (EndpointState.UP, EndpointState.STARTING, EndpointState.STALLED, EndpointState.DOWN)
+_LAST_RESORTS: Final = (
+    EndpointState.UP,
+    EndpointState.STARTING,
+    EndpointState.STALLED,
+    EndpointState.UNREADY,
+    EndpointState.DOWN,
+)
 
 
 def place_anyway(ticket: Ticket, endpoints: Iterable[Endpoint], now: float) -> Endpoint | None:

@@ -17,6 +17,7 @@ from forebay.admission.events import (
     Described,
     EndpointDrained,
     EndpointsChanged,
+    Failure,
     GpusSampled,
     Sampled,
     SampleMissed,
@@ -24,6 +25,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.idle_guard import IdleGuard
 from forebay.admission.model import EndpointId, EndpointState
+from forebay.admission.outliers import speak_against
 from forebay.admission.patience import Patience
 from forebay.admission.pools import Pool
 from forebay.admission.repricing import Repricing
@@ -101,6 +103,7 @@ class Roster:
         if counted is not None:
             pool.pricing.learn_counted(counted)
         endpoint.take_sample(event.sample, now)
+        endpoint.hear(event.sample.unready)
         advance_unstreamed(endpoint, now)
         endpoint.come_up(now)
         self.follow(pool, endpoint, now)
@@ -134,6 +137,8 @@ class Roster:
         pool, endpoint = self.of(event.endpoint)
         if pool is None or endpoint is None:
             return
+        if event.restarted:
+            endpoint.count("restarted")
         endpoint.info = event.info
         if not endpoint.described:
             endpoint.heard_s = now
@@ -190,6 +195,14 @@ class Roster:
         pool.set_share(min(max(event.share, 0.0), 1.0))
         self._repricing.begin(pool, now)
         self._fill(pool, now)
+
+    def attempt_failed(self, endpoint: Endpoint, pool: Pool, failure: Failure, now: float) -> None:
+        """A request was sent there, and it failed before its first token."""
+        endpoint.count(failure.value)
+        if failure is Failure.CONNECT:
+            self.unreachable(endpoint, pool, now)
+        else:
+            speak_against(endpoint, pool, now, doubtful=failure is not Failure.REFUSED)
 
     def unreachable(self, endpoint: Endpoint, pool: Pool, now: float) -> None:
         """An endpoint could not be reached."""

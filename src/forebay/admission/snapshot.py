@@ -79,6 +79,8 @@ class EndpointView:
     preemptions_total: int | None
     rejections_in_row: int = 0
     """Its last answers, if they were errors that it gave itself."""
+    faults: tuple[tuple[str, int], ...] = ()
+    """What was held against it since the start, by kind."""
 
 
 @dataclass(frozen=True, slots=True)

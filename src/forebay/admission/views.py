@@ -105,4 +105,5 @@ def _endpoint_view(endpoint: Endpoint, pool: Pool, now: float) -> EndpointView:
         engine_waiting=None if sample is None else sample.waiting,
         preemptions_total=None if sample is None else sample.preemptions_total,
         rejections_in_row=endpoint.rejections_in_row,
+        faults=tuple(endpoint.faults.items()),
     )

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.events import Failure
 from forebay.admission.ledger import DrainingBooking
 from forebay.admission.lifecycle import Lifecycle
 from forebay.admission.model import Check, EndpointState, EngineSample
 from forebay.admission.outcomes import Outcome
+from forebay.admission.outliers import speak_against
 from forebay.admission.pools import Pool
 from forebay.admission.silence import STALLED_AFTER_S, silence_limit_s, silent_since_s, stands_still
 from forebay.admission.tickets import Phase, Ticket
@@ -116,31 +118,48 @@ class Watch:
         silence = silence_limit_s(endpoint)
         if silence is not None and endpoint.state in MAY_STALL and now >= silent_since_s(endpoint) + silence:
             endpoint.state = EndpointState.STALLED
+            endpoint.count("stalled")
             self._rescue(endpoint, now)
         for ticket in list(endpoint.running.values()):
             patience = self._patience_s(ticket, endpoint, now)
             since = self._silent_from_s(ticket, endpoint, now)
             # The same sum as in `_set`: a difference may be rounded to less than the patience, for ever.
             if ticket.phase is Phase.RUNNING and now >= since + patience:
+                detail = f"The engine sent nothing for {patience:g} s."
                 began = ticket.first_token_s is not None
                 outcome = Outcome.UPSTREAM_FAILED
-                if began:  # with its engine gone or stalled, or alone while others there move
+                if not began:
+                    endpoint.count(Failure.TIMEOUT.value)
+                    speak_against(endpoint, pool, now)
+                    if self._goes_elsewhere(ticket, endpoint, now, detail):
+                        continue
+                else:  # with its engine gone or stalled, or alone while others there move
                     stalled = endpoint.state is not EndpointState.UP or stands_still(endpoint, now)
                     outcome = Outcome.UPSTREAM_INTERRUPTED if stalled else Outcome.NO_PROGRESS
                 check = Check("silence", now - since, patience, False)
-                detail = f"The engine sent nothing for {patience:g} s."
                 self._life.give_up(ticket, outcome, now, check, detail, engine_goes_on=True)
         self._after_leaving(endpoint, pool, now)
 
     def _rescue(self, endpoint: Endpoint, now: float) -> None:
-        """Send what has not begun on a stalled endpoint elsewhere, where there is an elsewhere."""
+        """Send what has not begun on a stalled endpoint elsewhere, where there is an elsewhere.
+
+        Of an answer that is not streamed that is not known, unless the engine's own counters stand still.
+        """
+        proven = stands_still(endpoint, now)
         for ticket in list(endpoint.running.values()):
-            if ticket.first_token_s is not None or not ticket.demand.stream:
-                continue
-            others = any(e.is_up and e.id not in ticket.tried for e in ticket.pool.endpoints.values())
-            if others and ticket.attempts < self._life.settings.max_attempts:
-                ticket.tried |= {endpoint.id}
-                self._place_again(ticket, now, "The engine stalled.", unreached=False, engine_goes_on=True)
+            if ticket.first_token_s is None and (ticket.demand.stream or proven):
+                self._goes_elsewhere(ticket, endpoint, now, "The engine stalled.")
+
+    def _goes_elsewhere(self, ticket: Ticket, endpoint: Endpoint, now: float, detail: str) -> bool:
+        """Send one that has not begun to another endpoint. False if there is none, or it was tried often enough."""
+        others = any(
+            e.is_up and e.id not in ticket.tried for e in ticket.pool.endpoints.values() if e is not endpoint
+        )
+        if not others or ticket.attempts >= self._life.settings.max_attempts:
+            return False
+        ticket.tried |= {endpoint.id}
+        self._place_again(ticket, now, detail, unreached=False, engine_goes_on=True)
+        return True
 
     def try_again(self, endpoint: Endpoint) -> None:
         """Let a stalled endpoint on which nothing of ours runs be tried by one request at a time."""

@@ -42,6 +42,11 @@ class EngineFamily(Protocol):
         """Never sampled more often than this; 0 where the configured interval is fine."""
         ...
 
+    @property
+    def health_interval_s(self) -> float:
+        """How often `/health` is asked whether the engine takes work; 0: never."""
+        ...
+
     def claims(self, look: Look) -> bool:
         """True if these answers can only come from this family."""
         ...

@@ -17,7 +17,7 @@ from forebay.engines.selecting import Selector, picked
 
 __all__ = ["Mapped", "MetricMap"]
 
-_CAPACITY: Final = "kv_capacity"
+HEALTH_INTERVAL_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,10 @@ class Mapped:
     @property
     def least_interval_s(self) -> float:
         return 0.0
+
+    @property
+    def health_interval_s(self) -> float:
+        return self._base.health_interval_s or HEALTH_INTERVAL_S
 
     def claims(self, look: Look) -> bool:
         return self._base.claims(look)

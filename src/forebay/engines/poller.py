@@ -19,13 +19,14 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forebay.admission.events import Described, Event, Sampled, SampleMissed
 from forebay.admission.model import EndpointId, EngineInfo, EngineKind, EngineSample
 from forebay.engines.base import Reading
 from forebay.engines.detect import Finding, find_out
+from forebay.engines.health import HealthWatch
 from forebay.engines.mapped import MetricMap
 from forebay.engines.reading import ANSWER_BYTES, EngineReader, ReadFailed
 
@@ -109,6 +110,8 @@ class EndpointPoller:
         """The next turn is to find out what the engine is."""
         self._must_describe = True
         """What is found is to be told even if it is what was told before: the process is another one."""
+        self._has_restarted = False
+        """That is still to be told."""
         self._look_at_s = 0.0
         self._last_reading: Reading | None = None
         self._interval_s = rhythm.interval_s
@@ -117,6 +120,7 @@ class EndpointPoller:
         self._began_s = 0.0
         self._rest: asyncio.Future[None] | None = None
         self._trouble = ""
+        self._health = HealthWatch(reader, rhythm.timeout_s, self._look_sooner)
         self._doubtful: tuple[str, ...] = ()
         self._doubted = False
         """Somebody was told already that this may be no engine."""
@@ -142,6 +146,7 @@ class EndpointPoller:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        await self._health.stop()
 
     def hurry(self) -> None:
         """Books and samples no longer agree: do not sit out the rest of an interval that had grown."""
@@ -151,6 +156,11 @@ class EndpointPoller:
         if self._rest is not None:
             due_in_s = self._began_s + self._floor_s - self._clock()
             asyncio.get_running_loop().call_later(max(0.0, due_in_s), _finish, self._rest)
+
+    def _look_sooner(self) -> None:
+        """The health check has changed: the next sample, which tells it, is taken now."""
+        if self._rest is not None:
+            _finish(self._rest)
 
     async def _run(self) -> None:
         while True:
@@ -209,7 +219,9 @@ class EndpointPoller:
                 self._must_describe = False
                 self._described = finding.info
                 logger.info("%s is %s", self._endpoint, _in_words(finding.info))
-                self._feed(Described(self._endpoint, finding.info))
+                self._feed(Described(self._endpoint, finding.info, self._has_restarted))
+                self._has_restarted = False
+        self._health.follow(finding.family.health_interval_s)
         if finding.sample is None or finding.sample_path != self._finding.sample_path:
             return await self._sample(self._finding)
         return self._finding.family.read(finding.sample_path, finding.sample)
@@ -224,6 +236,8 @@ class EndpointPoller:
         if reading is not None and self._last_reading is not None and _restarted(self._last_reading, reading):
             logger.warning("%s has restarted", self._endpoint)
             self._last_reading = None
+            self._has_restarted = True
+            self._health.forget()
             self._must_look = self._must_describe = True
             return await self._look()
         return reading
@@ -242,7 +256,10 @@ class EndpointPoller:
                 logger.warning(
                     "%s reports values that cannot be used: %s", self._endpoint, ", ".join(doubtful)
                 )
-        self._feed(Sampled(self._endpoint, reading.sample))
+        sample = reading.sample
+        if self._health.unready and not sample.unready:
+            sample = replace(sample, unready=self._health.unready)
+        self._feed(Sampled(self._endpoint, sample))
 
     def _missed(self, detail: str, *, unreachable: bool) -> float:
         if not self._trouble:
@@ -251,6 +268,7 @@ class EndpointPoller:
         if unreachable:  # whatever answers there next may be another engine
             self._finding = None
             self._last_reading = None
+            self._health.forget()
             self._must_look = self._must_describe = True
         self._interval_s = self._floor_s = self._rhythm.interval_s
         self._feed(SampleMissed(self._endpoint, unreachable))

@@ -19,6 +19,7 @@ from forebay.admission.model import EndpointId, TicketId, Usage
 from forebay.admission.outcomes import Outcome
 from forebay.gateway.engine_answers import (
     answer_from_event,
+    gave_up,
     is_refusal,
     passed_head,
     usage_of_body,
@@ -179,7 +180,7 @@ class Attempt:
         """
         if self._phase is _STREAM:
             scanner = self._stream_scanner()
-            if scanner.error is not None:
+            if scanner.error is not None or scanner.aborted:
                 return Outcome.UPSTREAM_INTERRUPTED
             return Outcome.COMPLETED if scanner.done else None
         if self._phase is _PLAIN and self._kept_bytes == self._answer_head().content_length:
@@ -187,8 +188,10 @@ class Attempt:
         return None
 
     def _outcome(self) -> Outcome:
-        """What a whole answer means: an error that the engine gave itself is no service."""
-        return Outcome.COMPLETED if self._answer_head().status < 400 else Outcome.ENGINE_REJECTED
+        """What a whole answer means: an error that the engine gave itself is no service, nor is one that it gave up."""
+        if self._answer_head().status >= 400:
+            return Outcome.ENGINE_REJECTED
+        return Outcome.UPSTREAM_INTERRUPTED if gave_up(b"".join(self._kept)) else Outcome.COMPLETED
 
     def usage(self) -> Usage | None:
         """What the engine said so far about the cost of its answer."""
@@ -321,6 +324,8 @@ class Attempt:
         scanner = self._stream_scanner()
         if scanner.error is not None and scanner.error == scanner.first_event:
             self._refused_inside(scanner.error)
+        elif scanner.aborted:
+            self._give_up_on(Failure.CUT)
         else:
             self._begin_stream()
 
@@ -357,6 +362,10 @@ class Attempt:
     def _whole_answer(self, body: bytes) -> None:
         head = self._answer_head()
         passed = passed_head(head)
+        if head.status == 200 and gave_up(body):
+            # Another endpoint may do better; if there is none, a part of an answer is better than none.
+            self._failed(Failure.CUT, Answer(head.status, head.headers, body))
+            return
         self._exchange.respond(head.status, passed.joined(self._owner.own_lines(passed.request_id)), body)
         self._ended(self._outcome(), usage_of_body(body) if head.status == 200 else None)
 
@@ -373,14 +382,21 @@ class Attempt:
         if call is not None:
             call.abort()
 
+    def _give_up_on(self, failure: Failure) -> None:
+        """Nothing was relayed of an answer that is not worth relaying."""
+        call = self._call
+        self._failed(failure, None)
+        if call is not None:
+            call.abort()
+
     def _end_of_stream(self, *, clean: bool, engine_goes_on: bool = False) -> None:
         """The engine's side ended. Nothing is added to a stream to make it look whole."""
         scanner = self._stream_scanner()
         if clean:
             scanner.end()
         usage = self.usage()
-        if scanner.error is not None:
-            # The client has seen the error.
+        if scanner.error is not None or scanner.aborted:
+            # The client has seen the error, or the reason.
             if clean:
                 self._exchange.finish()
             else:

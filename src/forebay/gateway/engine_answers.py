@@ -25,6 +25,7 @@ from forebay.http.message import Headers, ResponseHead, encode_headers, get_head
 __all__ = [
     "Passed",
     "answer_from_event",
+    "gave_up",
     "is_refusal",
     "is_stream",
     "passed_head",
@@ -97,6 +98,15 @@ def answer_from_event(data: bytes) -> Answer:
     code = event.error.code if isinstance(event.error, NestedError) else event.code
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     return Answer(status, headers, data)
+
+
+def gave_up(body: bytes) -> bool:
+    """True if a whole answer says that the engine did not finish it: vLLM and SGLang say so when they are shut down.
+
+    Text cannot look like it: its quotation marks are escaped.
+    """
+    at = body.find(b'"abort"')
+    return at > 0 and body[max(0, at - 32) : at].rstrip(b": \t\n").endswith(b'"finish_reason"')
 
 
 def usage_of_object(data: bytes) -> Usage | None:

@@ -45,6 +45,7 @@ class SseScanner:
         "_skipping_after_lf",
         "_skipping_data",
         "_usage_count",
+        "aborted",
         "data_events",
         "done",
         "error",
@@ -64,6 +65,8 @@ class SseScanner:
         fall (a count begun anew) do not replace larger ones."""
         self.finish_reason_seen = False
         """True once a `finish_reason` or `stop_reason` was a string, or a response said that it is complete."""
+        self.aborted = False
+        """True if that reason was `abort`: the engine gave the answer up, as it does when it is shut down."""
         self.error: bytes | None = None
         """Data of the first event that is an error object: a top-level `error` that is not null, or
         `"object": "error"`."""
@@ -226,13 +229,13 @@ class SseScanner:
         """Several choices have several reasons: one that is set is enough."""
         while at >= 0:
             after = at + len(_REASON)
-            if (
-                not payload.startswith(_NULLS, after)
-                and payload[:at].endswith((b'"finish', b'"stop'))
-                and payload[after : after + 16].lstrip(b": \t\n").startswith(b'"')
-            ):
-                self.finish_reason_seen = True
-                return
+            if not payload.startswith(_NULLS, after) and payload[:at].endswith((b'"finish', b'"stop')):
+                value = payload[after : after + 16].lstrip(b": \t\n")
+                if value.startswith(b'"'):
+                    self.finish_reason_seen = True
+                    # A `stop_reason` may be a client's own stop string.
+                    self.aborted = value.startswith(b'"abort"') and payload[:at].endswith(b"finish")
+                    return
             at = payload.find(_REASON, after)
 
     def _take_usage(self, payload: bytes) -> None:

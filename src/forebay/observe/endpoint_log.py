@@ -30,7 +30,7 @@ _TRUST: Final = {
     LearningPhase.CONFIDENT: "predictions have held; each class refuses at the quantile of its own confidence",
 }
 """What each phase means for requests."""
-_UNUSED: Final = (EndpointState.DOWN, EndpointState.STALLED)
+_UNUSED: Final = (EndpointState.DOWN, EndpointState.STALLED, EndpointState.UNREADY)
 
 
 class EndpointLog:
@@ -54,6 +54,8 @@ class EndpointLog:
             )
         elif isinstance(event, Sampled):
             self._reasons.pop(event.endpoint, None)
+            if event.sample.unready:
+                self._reasons[event.endpoint] = event.sample.unready
         self._look()
 
     def on_record(self, record: DecisionRecord) -> None:
@@ -148,6 +150,8 @@ def _why(was: EndpointState, state: EndpointState, reason: str) -> str:
         return f"{reason or 'attempts failed'}; it gets no requests until it answers again"
     if state is EndpointState.STALLED:
         return "requests run there and nothing has come of any for too long; it gets no new ones"
+    if state is EndpointState.UNREADY:
+        return f"{reason or 'it says so'}; it gets no requests until it says otherwise"
     if state is EndpointState.DRAINED:
         return "an operator took it out of use; what runs there may finish"
     if state is EndpointState.STARTING:

@@ -390,9 +390,16 @@ def _endpoint_gauges(snapshot: Snapshot, now: float) -> Iterator[Metric]:
         "Preemptions that the engine reported.",
         labels=("pool", "endpoint"),
     )
+    faults = CounterMetricFamily(
+        "forebay_engine_faults_total",
+        "What was held against the engine, by kind.",
+        labels=("pool", "endpoint", "kind"),
+    )
     for pool, endpoint in places:
+        for kind, count in endpoint.faults:
+            faults.add_metric((pool.name, endpoint.id, kind), count)
         for state in EndpointState:
             states.add_metric((pool.name, endpoint.id, state.value), float(state is endpoint.state))
         if endpoint.preemptions_total is not None:
             preemptions.add_metric((pool.name, endpoint.id), endpoint.preemptions_total)
-    yield from (states, preemptions)
+    yield from (states, preemptions, faults)

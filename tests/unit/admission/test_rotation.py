@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from forebay.admission.model import EndpointState
-from forebay.admission.rotation import BACK_OFF_FIRST_S, BACK_OFF_LONGEST_S, DOUBTS, Rotation
+from forebay.admission.rotation import (
+    BACK_OFF_FIRST_S,
+    BACK_OFF_LONGEST_S,
+    DOUBTS,
+    EJECT_FIRST_S,
+    ENTERED,
+    OUTLIER,
+    Rotation,
+)
 
 
 def up() -> Rotation:
@@ -74,3 +82,78 @@ def test_one_that_was_removed_does_not_come_back_by_itself() -> None:
     assert not rotation.come_up(60.0)
     rotation.show_life(61.0)
     assert rotation.state is EndpointState.REMOVED
+
+
+def test_one_that_says_that_it_takes_no_work_is_out_until_it_says_otherwise() -> None:
+    """Whatever state it was in, short of what an operator decided; then it comes up as if it were new."""
+    for state in (EndpointState.STARTING, EndpointState.UP, EndpointState.STALLED, EndpointState.DOWN):
+        rotation = Rotation()
+        rotation.state = state
+        rotation.hear("it is asleep")
+        rotation.hear("it is asleep")
+        assert (rotation.state, rotation.faults) == (EndpointState.UNREADY, {"unready": 1})
+        assert not rotation.come_up(100.0)
+        rotation.hear("")
+        assert rotation.come_up(100.0)
+    for state in (EndpointState.REMOVED, EndpointState.DRAINED):
+        rotation = Rotation()
+        rotation.state = state
+        rotation.hear("it is asleep")
+        assert rotation.state is state
+
+
+def test_one_that_says_nothing_stays_as_it_is() -> None:
+    """That an engine does not say that it takes no work is no evidence for it."""
+    rotation = up()
+    rotation.state = EndpointState.STALLED
+    rotation.hear("")
+    assert rotation.state is EndpointState.STALLED
+
+
+def test_one_that_was_ejected_is_out_for_longer_each_time() -> None:
+    """Twice as long, within a bound, until it has come back wholly."""
+    rotation, now, outs = up(), 10.0, []
+    for _ in range(6):
+        rotation.eject(now)
+        outs.append(rotation.up_again_at_s - now)
+        assert not rotation.come_up(rotation.up_again_at_s - 0.01)
+        now = rotation.up_again_at_s
+        assert rotation.come_up(now)
+        rotation.show_life(now)
+    assert [EJECT_FIRST_S, 1.0, 2.0, 4.0, 8.0, BACK_OFF_LONGEST_S] == outs
+    while rotation.entry_limit:
+        rotation.enter()
+    rotation.eject(now)
+    assert rotation.up_again_at_s - now == EJECT_FIRST_S
+
+
+def test_one_that_was_ejected_comes_back_slowly() -> None:
+    """One request until a byte moves, then room for twice as many with each first token."""
+    rotation = up()
+    rotation.eject(2.0)
+    rotation.come_up(9.0)
+    assert (True, 1) == (rotation.trial, rotation.entry_limit)
+    rotation.show_life(9.5)
+    limits = []
+    while rotation.entry_limit:
+        limits.append(rotation.entry_limit)
+        rotation.enter()
+    assert [1, 2, 4, 8, 16, 32, ENTERED] == limits
+    assert not rotation.trial
+
+
+def test_an_outlier_is_one_whose_last_attempts_all_failed() -> None:
+    """A sign of life between them clears it; one that is not up cannot be one."""
+    rotation, seen = up(), []
+    for failures in (OUTLIER - 1, OUTLIER):
+        rotation.failures_in_row = failures
+        seen.append(rotation.is_outlier)
+    rotation.show_life(3.0)
+    assert [False, True, False] == [*seen, rotation.is_outlier]
+
+
+def test_one_that_is_not_up_is_no_outlier() -> None:
+    """It is out already."""
+    rotation = Rotation()
+    rotation.failures_in_row = OUTLIER
+    assert not rotation.is_outlier

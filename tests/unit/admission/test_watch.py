@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.admission.effects import Abort, Hold
+from forebay.admission.effects import Abort, Effect, Hold
 from forebay.admission.events import Described, EndpointsChanged, Progressed, Sampled, SampleMissed
 from forebay.admission.model import Check, EndpointId, EndpointState, EngineInfo, TicketId
 from forebay.admission.outcomes import Outcome
@@ -453,3 +453,54 @@ def test_a_sample_of_an_engine_that_is_gone_frees_nothing(begin: Begin) -> None:
     scenario = begin()
     scenario.tell(EndpointsChanged("llama", ()), 1.0)
     assert [] == scenario.tell(Sampled(EndpointId("a"), reading(2.0)), 2.0)
+
+
+# Answers that do not begin
+
+
+def test_an_answer_that_does_not_begin_is_tried_elsewhere(begin: Begin) -> None:
+    """No first byte in time: another endpoint gets it, once; and the endpoint is told apart by it."""
+    scenario = begin(settings=settings_for(unstreamed_timeout_s=30.0), endpoints=("a", "b"))
+    (started,) = dispatched(scenario.arrive(1, 0.0, stream=False))
+    assert (1, "a") == started
+    again = dispatched(scenario.run_until(31.0))
+    assert [(1, "b")] == again
+    assert {"timeout": 1} == {k: v for k, v in scenario.endpoint_view("a").faults if k == "timeout"}
+    scenario.run_until(62.0)
+    assert scenario.outcome(1) is Outcome.UPSTREAM_FAILED
+
+
+def test_a_stalled_engine_gives_back_unstreamed_requests_too(begin: Begin) -> None:
+    """Its own counters stand still, so what is not streamed is stuck as well: another endpoint gets it."""
+    scenario = begin(endpoints=("a", "b"), info=VLLM)
+    scenario.arrive(1, 0.0, stream=False)
+    effects: list[Effect] = []
+    for second in range(1, 13):
+        effects += scenario.sample("a", float(second), running=1, output_tokens_total=5)
+        effects += scenario.sample("b", float(second), running=0, output_tokens_total=second)
+        effects += scenario.run_until(second + 0.5)
+    assert {"stalled": 1} == dict(scenario.endpoint_view("a").faults)
+    assert [(1, "b")] == dispatched(effects)
+
+
+def test_an_engine_that_takes_no_work_gets_none_and_finishes_what_runs(begin: Begin) -> None:
+    """It says so with a reading: nothing new, what runs there ends as usual; when it takes work again it gets some."""
+    scenario = begin(endpoints=("a", "b"))
+    scenario.arrive(1, 0.0)
+    scenario.sample("a", 1.0, running=1, unready="it is asleep")
+    assert scenario.state("a") is EndpointState.UNREADY
+    assert {"b"} == {endpoint for _, endpoint in dispatched(scenario.arrive_many(range(2, 6), 1.1))}
+    scenario.first_token(1, 1.2)
+    scenario.end(1, 1.5)
+    assert scenario.outcome(1) is Outcome.COMPLETED
+    assert scenario.state("a") is EndpointState.UNREADY
+    scenario.sample("a", 2.0, running=0)
+    assert scenario.state("a") is EndpointState.UP
+    assert "a" in {endpoint for _, endpoint in dispatched(scenario.arrive_many(range(6, 9), 2.1))}
+
+
+def test_without_any_engine_that_takes_work_requests_are_told_so(begin: Begin) -> None:
+    """An only engine that is asleep is as good as none: 503 at once."""
+    scenario = begin()
+    scenario.sample("a", 1.0, unready="it is asleep")
+    assert [(1, Outcome.NO_ENDPOINTS)] == turned_away(scenario.arrive(1, 1.1))

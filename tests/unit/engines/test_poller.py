@@ -60,6 +60,9 @@ class Watch:
     def missed(self) -> list[tuple[float, bool]]:
         return [(at_s, event.unreachable) for at_s, event in self.events if isinstance(event, SampleMissed)]
 
+    def unready(self) -> list[str]:
+        return [event.sample.unready for _, event in self.events if isinstance(event, Sampled)]
+
     def described(self) -> list[tuple[float, EngineKind]]:
         return [(at_s, event.info.kind) for at_s, event in self.events if isinstance(event, Described)]
 
@@ -331,12 +334,56 @@ def test_openai_is_probed_gently() -> None:
     assert len(watch.samples()) == 4
 
 
-def test_unwell_openai_server_is_missed() -> None:
-    """A server whose health page says 503 gives missed samples, not an outage."""
+def test_an_unwell_openai_server_says_so() -> None:
+    """A server whose health page says 503 is read, and tells that it takes no work."""
     watch = Watch()
     watch.engine.answers = {"/v1/models": answer(b'{"data":[{"id":"m"}]}'), "/health": answer()}
     watch.run(6, (2.0, lambda: watch.engine.answers.update({"/health": answer(b"", 503)})))
-    assert {False} == {unreachable for _, unreachable in watch.missed()}
+    assert [] == watch.missed()
+    assert ["", "", "its /health says 503", "its /health says 503"] == watch.unready()
+
+
+def test_an_engine_that_is_shutting_down_says_so_within_two_seconds() -> None:
+    """Its health check is asked beside the samples, whatever their interval; the next sample tells it at once."""
+    watch = Watch()
+    watch.is_quiet = True
+    watch.engine.answers["/health"] = answer()
+    watch.run(
+        12,
+        (3.0, lambda: watch.engine.answers.update({"/health": answer(b"", 503)})),
+        (7.0, lambda: watch.engine.answers.update({"/health": answer()})),
+    )
+    told = [at_s for at_s, event in watch.events if isinstance(event, Sampled) and event.sample.unready]
+    assert 3.0 < told[0] < 5.1
+    assert 7.0 < told[-1] < 9.1
+    assert not watch.unready()[-1]
+
+
+def test_a_dead_process_takes_its_word_with_it() -> None:
+    """What comes back on the port is not held to what the one before it said."""
+    watch = Watch()
+    watch.engine.answers["/health"] = answer(b"", 503)
+
+    def die() -> None:
+        watch.engine.down = REFUSED
+
+    def come_back() -> None:
+        watch.engine.down = None
+        watch.engine.answers["/health"] = answer()
+
+    watch.run(9, (2.0, die), (4.0, come_back))
+    assert watch.unready()[0] or watch.unready()[1]
+    assert not any(
+        event.sample.unready for at_s, event in watch.events if isinstance(event, Sampled) and at_s > 4.0
+    )
+
+
+def test_a_restart_is_told_as_one() -> None:
+    """A fall of the counters is told with the new description; a first description is no restart."""
+    watch = Watch()
+    changed = answer(vllm_page(output_tokens=(1.0,), started="1.9e9"))
+    watch.run(3, (1.0, lambda: watch.engine.answers.update({"/metrics": changed})))
+    assert [False, True] == [event.restarted for _, event in watch.events if isinstance(event, Described)]
 
 
 def test_configured_kind_is_kept() -> None:

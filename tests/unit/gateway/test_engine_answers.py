@@ -15,6 +15,22 @@ def head(status: int, content_type: bytes) -> ResponseHead:
 
 
 @pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"choices":[{"text":"x","finish_reason":"abort"}]}', True),
+        (b'{"choices":[{"finish_reason": "abort"}]}', True),
+        (b'{"choices":[{"finish_reason":"stop","stop_reason":"abort"}]}', False),
+        (b'{"choices":[{"text":"\\"finish_reason\\":\\"abort\\"","finish_reason":"stop"}]}', False),
+        (b'"abort"', False),
+        (b"", False),
+    ],
+)
+def test_an_answer_that_was_given_up_says_so(body: bytes, expected: bool) -> None:
+    """By its finish reason; a stop string and the text itself do not look like it."""
+    assert expected is engine_answers.gave_up(body)
+
+
+@pytest.mark.parametrize(
     ("status", "content_type", "expected"),
     [
         (200, b"text/event-stream", True),

@@ -282,3 +282,12 @@ def test_a_count_of_any_length_is_a_count() -> None:
     scanner = scan(event(b'{"usage":{"completion_tokens":1' + b"0" * 400 + b"}}"), event(b"[DONE]"))
     assert scanner.usage is not None
     assert scanner.done
+
+
+def test_an_aborted_answer_is_told_apart() -> None:
+    """The finish reason `abort` is an engine that gave up; a stop string of that text, and other reasons, are not."""
+    assert scan(event(b'{"choices":[{"finish_reason":"abort","stop_reason":null}]}')).aborted
+    assert not scan(event(b'{"choices":[{"finish_reason":"stop","stop_reason":"abort"}]}')).aborted
+    assert not scan(event(b'{"delta":{"stop_reason":"abort"}}')).aborted
+    assert not scan(event(b'{"choices":[{"finish_reason":"abortion"}]}')).aborted
+    assert not scan(event(b'{"choices":[{"finish_reason":null,"text":"\\"abort\\""}]}')).aborted

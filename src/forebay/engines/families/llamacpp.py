@@ -43,6 +43,7 @@ class LlamaCpp:
     kind: Final = EngineKind.LLAMACPP
     describing_paths: Final = (METRICS, "/v1/models", PROPS, SLOTS)
     least_interval_s: Final = 0.0
+    health_interval_s: Final = 2.0
 
     def claims(self, look: Look) -> bool:
         if (look.header(b"server") or b"").lower().startswith(b"llama.cpp") or look.is_owned_by("llamacpp"):

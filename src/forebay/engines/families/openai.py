@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay.admission.model import EngineInfo, EngineKind
+from forebay.admission.model import EngineInfo, EngineKind, EngineSample
 from forebay.engines.base import Reading, positive, sign_of_life
+from forebay.engines.health import HEALTH, unready_by
 from forebay.engines.reading import Answer, Look
 
 __all__ = ["FAMILY", "OpenAi"]
 
-HEALTH: Final = "/health"
 MODELS: Final = "/v1/models"
 
 
@@ -24,6 +24,8 @@ class OpenAi:
     kind: Final = EngineKind.OPENAI
     describing_paths: Final = (MODELS, HEALTH)
     least_interval_s: Final = 1.5
+    health_interval_s: Final = 0.0
+    """It is what is sampled."""
 
     def claims(self, look: Look) -> bool:
         """False: this family is the fallback, taken when nobody else claims the engine."""
@@ -51,14 +53,17 @@ class OpenAi:
 
     def sample_path(self, look: Look) -> str:
         health = look.answers.get(HEALTH)
-        return HEALTH if health is not None and health.status == 200 else MODELS
+        tells = health is not None and (health.status == 200 or unready_by(health.status) != "")
+        return HEALTH if tells else MODELS
 
     def read(self, path: str, answer: Answer) -> Reading | None:
         """A sample without numbers if the server is there.
 
-        A refusal of the list (401, 404) is an answer all the same; a server that says by its status that it is not well
+        A refusal of the list (401, 404) is an answer all the same; a server that says by its health that it is not well
         is taken at its word.
         """
+        if path == HEALTH and (unready := unready_by(answer.status)):
+            return Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s, unready=unready))
         return None if path == HEALTH and answer.status != 200 else sign_of_life(answer)
 
 

@@ -64,6 +64,8 @@ class Sglang:
     kind: Final = EngineKind.SGLANG
     describing_paths: Final = (METRICS, MODELS)
     least_interval_s: Final = 0.0
+    health_interval_s: Final = 5.0
+    """It makes a token to answer."""
 
     def claims(self, look: Look) -> bool:
         page = _page(look.body(METRICS)) or Page({})

@@ -36,6 +36,7 @@ class Tgi:
     kind: Final = EngineKind.TGI
     describing_paths: Final = (METRICS, INFO, MODELS)
     least_interval_s: Final = 0.0
+    health_interval_s: Final = 2.0
 
     def claims(self, look: Look) -> bool:
         if (look.body(METRICS) or b"").find(b"tgi_") >= 0 and _page(look.body(METRICS)).series:

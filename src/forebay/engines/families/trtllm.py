@@ -57,6 +57,7 @@ class Trtllm:
     kind: Final = EngineKind.TRTLLM
     describing_paths: Final = (METRICS, MODELS, PROMETHEUS)
     least_interval_s: Final = 0.0
+    health_interval_s: Final = 2.0
 
     def claims(self, look: Look) -> bool:
         return any(look.is_owned_by(owner) for owner in OWNERS) or bool(_page(look.body(METRICS)).series)

@@ -20,6 +20,7 @@ from forebay.engines.base import Reading, positive
 from forebay.engines.exposition import Page, PageReader, PageTooLarge, labels_of
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
+from forebay.engines.selecting import Selector, picked
 
 __all__ = ["FAMILY", "Vllm"]
 
@@ -37,6 +38,7 @@ CACHED_TOKENS: Final = (
     "vllm:prompt_tokens_cached_total",
 )
 CACHE_CONFIG: Final = "vllm:cache_config_info"
+AWAKE: Final = Selector.parse('vllm:engine_sleep_state{sleep_state="awake"}')
 PROCESS_START: Final = "process_start_time_seconds"
 
 _SAMPLED: Final = (
@@ -44,7 +46,7 @@ _SAMPLED: Final = (
     *KV_USAGE,
     *CACHED_TOKENS,
 )
-_SAMPLES = PageReader((*_SAMPLED, PROCESS_START))
+_SAMPLES = PageReader((*_SAMPLED, AWAKE.name, PROCESS_START))
 _DESCRIPTION = PageReader((*_SAMPLED, CACHE_CONFIG))
 
 
@@ -54,6 +56,7 @@ class Vllm:
     kind: Final = EngineKind.VLLM
     describing_paths: Final = ("/metrics", "/v1/models")
     least_interval_s: Final = 0.0
+    health_interval_s: Final = 2.0
 
     def claims(self, look: Look) -> bool:
         page = _page(look)
@@ -105,6 +108,8 @@ class Vllm:
             steps_total=numbers.counter(STEPS),
             step_tokens_total=numbers.counter(STEP_TOKENS),
             cached_tokens_total=numbers.counter(*CACHED_TOKENS),
+            # One rank that sleeps is enough: the request may be sent there.
+            unready="it is asleep" if 0.0 in picked(page, (AWAKE,)).values(AWAKE.text) else "",
             doubtful=numbers.doubtful,
         )
         starts = page.values(PROCESS_START)

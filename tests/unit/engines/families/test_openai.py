@@ -24,11 +24,20 @@ def test_any_answer_is_a_proof_of_life(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [("/v1/models", 500), ("/v1/models", 503), ("/health", 503), ("/health", 404)]
+    ("path", "status"), [("/v1/models", 500), ("/v1/models", 503), ("/health", 502), ("/health", 404)]
 )
 def test_a_server_that_says_it_is_unwell_is_believed(path: str, status: int) -> None:
     """A server error, or a health page that is not 200, is no proof of life."""
     assert FAMILY.read(path, answer(b"", status)) is None
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_its_health_says_that_it_takes_no_work(status: int) -> None:
+    """That is a reading, and is taken at its word, also if it says so from the start."""
+    reading = FAMILY.read("/health", answer(b"", status))
+    assert reading is not None
+    assert reading.sample.unready == f"its /health says {status}"
+    assert FAMILY.sample_path(Look({"/health": answer(b"", status)})) == "/health"
 
 
 def test_describes_what_little_is_known() -> None:

@@ -130,6 +130,18 @@ def test_error_is_no_sample(status: int) -> None:
     assert FAMILY.read("/metrics", answer(vllm_page(), status)) is None
 
 
+@pytest.mark.parametrize(("awake", "unready"), [(("1.0", "1.0"), ""), (("1.0", "0.0"), "it is asleep")])
+def test_sleep_is_told(awake: tuple[str, str], unready: str) -> None:
+    """An engine in sleep mode says so, any rank of it; other states of the same series say nothing."""
+    lines = [
+        f'vllm:engine_sleep_state{{engine="{rank}",model_name="tiny",sleep_state="{state}"}} {value}'
+        for rank, value in enumerate(awake)
+        for state, value in (("awake", value), ("weights_offloaded", "0.0"), ("discard_all", "0.0"))
+    ]
+    found = sample(vllm_page(ranks=2) + "\n".join(lines).encode() + b"\n")
+    assert (unready, 12) == (found.unready, found.running)
+
+
 def test_absent_gauges_are_unknown() -> None:
     """A page without the engine's own series, as with statistics turned off, is a sample that knows nothing."""
     assert EngineSample(at_s=10.0, took_s=0.005) == sample(
