@@ -61,10 +61,11 @@ class Vllm:
             case "/health":
                 await asyncio.sleep(self.health_takes_s)
                 await served.send(self.health)
-            case "/metrics" if self.metrics is None:
-                await served.closed.wait()
             case "/metrics":
-                await served.send(self.metrics)
+                if self.metrics is None:
+                    await served.closed.wait()
+                else:
+                    await served.send(self.metrics)
             case "/v1/models":
                 await served.send(plain(vllm_models(MODEL)))
             case _:

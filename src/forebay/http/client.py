@@ -6,8 +6,10 @@ second, hidden limit here would be a queue that nobody sees.
 
 Idle connections are reused last in, first out, for `idle_s`, which is shorter than the 5 s after which engines
 close theirs unannounced. If one turns out to be closed before a byte of the answer came, the request is sent once
-more on a fresh connection; that is the only retry here. A task is made only to connect; timers only for that and
-one per upstream while connections lie idle.
+more on a fresh connection; that is the only retry here. It is made only if the engine cannot have begun: a part of
+the request was never sent, or the end came at once (`STALE_S`), as it does when one side closes while the other
+sends. An engine that ends the connection later has read the request and may have worked on it. A task is made only
+to connect; timers only for that and one per upstream while connections lie idle.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from forebay.http.upstream_connection import UpstreamConnection
 
 __all__ = ["Call", "CallFailure", "FetchFailed", "Sink", "Upstream", "fetch"]
 
+STALE_S: Final = 1.0
+"""A connection that ends so soon after it was used again had ended before: an engine's word of that takes no longer."""
 _SWEEP_MIN_S: Final = 0.05
 """Shortest time between two looks at the idle connections."""
 
@@ -144,9 +148,11 @@ class Upstream:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def retry(self, call: Call) -> bool:
+    def retry(self, call: Call, connection: UpstreamConnection) -> bool:
         """A reused connection ended before a byte of the answer. True if the request is sent once more."""
         if not call.reused or call.retried or self._closed:
+            return False
+        if not connection.has_unsent and self._running_loop().time() > connection.taken_s + STALE_S:
             return False
         call.retried = True
         call.connection = None
@@ -163,10 +169,12 @@ class Upstream:
 
     def _take_idle(self) -> UpstreamConnection | None:
         """The connection used last, if it is young enough to be open still."""
-        oldest_s = self._running_loop().time() - self.idle_s
+        now = self._running_loop().time()
+        oldest_s = now - self.idle_s
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and connection.idle_since_s >= oldest_s:
+                connection.taken_s = now
                 return connection
             connection.drop()
         return None

@@ -54,6 +54,7 @@ class UpstreamConnection(asyncio.Protocol):
         "idle_since_s",
         "reading_paused",
         "served",
+        "taken_s",
     )
 
     def __init__(self, upstream: Upstream) -> None:
@@ -69,6 +70,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.reading_paused = False
         self.idle_since_s = 0.0
         """Loop time at which its last answer ended."""
+        self.taken_s = 0.0
+        """Loop time at which it was last used again."""
         self.served = 0
         """Answers that ended on it."""
 
@@ -79,6 +82,12 @@ class UpstreamConnection(asyncio.Protocol):
         """True if a call may be sent on it."""
         transport = self._transport
         return self._state == _IDLE and transport is not None and not transport.is_closing()
+
+    @property
+    def has_unsent(self) -> bool:
+        """True if some of the request has not left this process: the engine cannot have read all of it."""
+        transport = self._transport
+        return transport is not None and transport.get_write_buffer_size() > 0
 
     def carry(self, call: Call) -> None:
         """Sends a call's request and reads its answer. Only on a usable connection."""
@@ -298,7 +307,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.served += 1
             call.finish()
         elif state == _HEAD:
-            if not call.head or not self._upstream.retry(call):
+            if not call.head or not self._upstream.retry(call, self):
                 call.fail(CallFailure.CLOSED_BEFORE_ANSWER, detail)
         else:
             call.fail(CallFailure.CLOSED_IN_BODY, detail)

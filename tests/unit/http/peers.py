@@ -226,7 +226,7 @@ class FakePool:
     def connection_useless(self, connection: UpstreamConnection) -> None:
         self.useless.append(connection)
 
-    def retry(self, call: Call) -> bool:
+    def retry(self, call: Call, connection: UpstreamConnection) -> bool:
         self.retries.append(call)
         return self.may_retry
 

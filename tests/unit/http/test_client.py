@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from forebay.http.client import CallFailure, Upstream
+from forebay.http.client import STALE_S, CallFailure, Upstream
 from forebay.http.message import encode_request_head
 from tests.unit.http.peers import Client, Collected, Engine, engine, eventually, read_request, upstream
 
@@ -120,6 +120,26 @@ async def test_stale_connection_is_replaced_once_without_the_caller_noticing() -
         for expected in (1, 2, 3):
             assert (await ask(pool, body=b"body")).body == b"ok"
             assert peer.connects == expected
+
+
+async def test_a_request_that_was_worked_on_is_not_sent_again() -> None:
+    """An engine that ends a reused connection a while after it was sent the request has read it: that is a failure."""
+    requests = 0
+
+    async def think_and_quit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await read_request(reader)
+        requests += 1
+        writer.write(OK)
+        await read_request(reader)
+        requests += 1
+        await asyncio.sleep(STALE_S + 0.2)
+        writer.transport.abort()
+
+    async with engine(think_and_quit) as peer, upstream(peer.port) as pool:
+        await ask(pool)
+        assert (await ask(pool)).failure is CallFailure.CLOSED_BEFORE_ANSWER
+        assert (2, 1) == (requests, peer.connects)
 
 
 async def test_a_fresh_connection_is_not_retried() -> None:
