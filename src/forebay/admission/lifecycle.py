@@ -140,6 +140,9 @@ class Lifecycle:
         ticket.first_token_s = None
         ticket.output_events = ticket.credited_us = 0
         endpoint.take_on(ticket, now)
+        if len(ticket.pool.endpoints) > 1:
+            homes = ticket.pool.pricing.prefixes.homes
+            homes.sent(demand.prefix_hash, endpoint.id, ticket.cost.prompt_tokens)
         self.ledger.start(ticket.booking, endpoint.id)
         action, outcome = "dispatch", None
         if mode is _SHADOW and verdict is not None and verdict.endpoint is None:

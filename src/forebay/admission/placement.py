@@ -2,6 +2,7 @@
 
     finish = (prefill under way there + its own) ÷ speed + expected output × step
     step   = (c0 + c2·(n + 1) + c3·(K + own KV)) ÷ speed
+    own    = less by what of its beginning is cached there; where another endpoint has it, in full
 
 with n sequences and K KV tokens there, by the law of the reference endpoint and this one's own speed. Chosen when the
 request starts, not when it arrives: by then it is known what has ended. Ties go to the earlier one in the
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from forebay.admission.endpoints import Endpoint
+from forebay.admission.homes import LOAD
 from forebay.admission.model import MICRO, EndpointState
 from forebay.admission.tickets import Ticket
 
@@ -72,9 +74,26 @@ def finish_s(ticket: Ticket, endpoint: Endpoint, now: float) -> float:
     """Seconds from now until this request would be done there."""
     law, cost = ticket.pool.pricing.law, ticket.price.cost
     prefill_s = endpoint.prefill_under_way_s(now) * endpoint.meter.speed + cost.prefill_us / MICRO
+    prefix_hash = ticket.demand.prefix_hash
+    if prefix_hash is not None:
+        prefill_s += law.c1_s * _cold_tokens(ticket, endpoint, prefix_hash)
     step_s = (
         law.c0_s
         + law.c2_s * (endpoint.books.requests + 1)
         + law.c3_s * (endpoint.forecast.held_tokens + endpoint.books.draining.kv_tokens + cost.prompt_tokens)
     )
     return (prefill_s + cost.output_tokens * step_s) / endpoint.meter.speed
+
+
+def _cold_tokens(ticket: Ticket, endpoint: Endpoint, prefix_hash: int) -> int:
+    """Tokens of its beginning that are worked out here and would not be at another endpoint, which has them."""
+    pool = ticket.pool
+    prefixes = pool.pricing.prefixes
+    if not prefixes.homes.knows(prefix_hash):
+        return 0
+    if prefixes.homes.are_at(prefix_hash, endpoint.id, endpoint.kv_tokens):
+        part_us = pool.books.in_flight.work_us / len(pool.endpoints)
+        # And one request more than its part: with few there the part is less than one.
+        if endpoint.books.work_us <= LOAD * part_us + 2 * ticket.work_us:
+            return 0
+    return prefixes.worth(prefix_hash, ticket.price.cost.prompt_tokens)

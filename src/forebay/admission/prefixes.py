@@ -12,7 +12,7 @@ In doubt it says too little: a request charged for prefill that it did not need 
 that was let in too cheaply has made others late by then. Never all of a prompt: an engine works out at least the
 last token, to have something to go on from.
 
-Which endpoint holds a prefix is not kept. No clock: caches drop what was used longest ago, so a prefix is taken to be
+Which endpoint holds a prefix is in `homes`. No clock: caches drop what was used longest ago, so a prefix is taken to be
 gone at the latest when `room_tokens` of prompts have been worked out since it was used. (Answers fill the cache too,
 and other endpoints share the work: what really is gone shows in the next usage.)
 """
@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from forebay.admission.homes import PrefixHomes
+
 PREFIXES: Final = 4096
 """Most hashes kept."""
 PREFIX_DECAY: Final = 0.8
@@ -30,6 +32,12 @@ RATIO_DECAY: Final = 0.995
 """Per usage without a hash: the memory is about 200 requests."""
 TRUSTED_AFTER: Final = 30
 """Usages without a hash before their ratio is used."""
+
+
+ALIKE_AT_FIRST: Final = 0.5
+"""Part of prompts with one hash that is taken to be alike, before engines have told."""
+ALIKE_DECAY: Final = 0.98
+"""Per usage with a hash: the memory is about 50 requests."""
 
 
 class _Prefix:
@@ -48,11 +56,14 @@ class _Prefix:
 class PrefixCaches:
     """Expected prefix-cached prompt tokens of arrivals at one pool."""
 
-    __slots__ = ("_cached", "_known", "_prompt", "_worked_out", "room_tokens", "unhashed")
+    __slots__ = ("_cached", "_known", "_prompt", "_worked_out", "alike", "homes", "room_tokens", "unhashed")
 
     def __init__(self, room_tokens: int | None = None) -> None:
         self.room_tokens = room_tokens
         """KV cache of all endpoints together; None if it is not known, and then nothing is taken to be gone."""
+        self.homes = PrefixHomes()
+        self.alike = ALIKE_AT_FIRST
+        """Decayed mean of cached ÷ prompt over usages with a hash."""
         self.unhashed = 0
         """Usages without a hash so far."""
         self._known: OrderedDict[int, _Prefix] = OrderedDict()
@@ -84,6 +95,11 @@ class PrefixCaches:
             cached = prompt_tokens - 1
         return cached if cached > 0 else 0
 
+    def worth(self, prefix_hash: int, prompt_tokens: int) -> int:
+        """Tokens that an endpoint with this prefix need not work out; of one without hits so far, what is alike."""
+        cached = self.expect(prefix_hash, prompt_tokens)
+        return cached if cached or prefix_hash in self._known else int(prompt_tokens * self.alike)
+
     def observe(self, prefix_hash: int | None, prompt_tokens: int, cached_tokens: int) -> None:
         """Learn from one request whose usage is known. A prompt without tokens is no evidence."""
         if prompt_tokens <= 0:
@@ -93,6 +109,8 @@ class PrefixCaches:
         elif cached_tokens < 0:
             cached_tokens = 0
         self._worked_out += prompt_tokens - cached_tokens
+        if prefix_hash is not None:
+            self.alike += (1.0 - ALIKE_DECAY) * (cached_tokens / prompt_tokens - self.alike)
         if prefix_hash is None:
             self._cached = self._cached * RATIO_DECAY + cached_tokens
             self._prompt = self._prompt * RATIO_DECAY + prompt_tokens

@@ -139,6 +139,7 @@ class Roster:
             return
         if event.restarted:
             endpoint.count("restarted")
+            pool.pricing.prefixes.homes.forget(endpoint.id)
         endpoint.info = event.info
         if not endpoint.described:
             endpoint.heard_s = now
@@ -208,6 +209,8 @@ class Roster:
         """An endpoint could not be reached."""
         was_down = endpoint.state is EndpointState.DOWN
         endpoint.fail(now)
+        if not was_down:
+            pool.pricing.prefixes.homes.forget(endpoint.id)
         if not was_down and not endpoint.described and pool.find_limits():
             self._repricing.begin(pool, now)
 
@@ -224,4 +227,5 @@ class Roster:
         """Drop one that is not wanted any more once nothing of ours is left there."""
         if endpoint.state is EndpointState.REMOVED and not endpoint.running and not endpoint.draining:
             pool.remove_endpoint(endpoint)
+            pool.pricing.prefixes.homes.drop(endpoint.id)
             self._home.pop(endpoint.id, None)

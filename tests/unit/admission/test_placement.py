@@ -196,3 +196,69 @@ def test_an_endpoint_that_only_rejects_comes_after_all_others() -> None:
     assert "b" == chosen(site)
     site.endpoint("b").state = EndpointState.DOWN
     assert "a" == chosen(site)
+
+
+# Where the beginning of a prompt is cached
+
+BEGINS = 77
+
+
+def cached(site: Site, tokens: int) -> None:
+    """So much of prompts with this beginning is cached, by what engines said."""
+    for _ in range(5):
+        site.pool.pricing.prefixes.observe(BEGINS, 1000, tokens)
+
+
+def test_a_request_goes_to_where_its_beginning_is_cached() -> None:
+    """What another endpoint would have to work out again counts against it."""
+    site = two()
+    site.pool.pricing.prefixes.homes.sent(BEGINS, site.endpoint("b").id, 1000)
+    assert "b" == chosen(site, prefix_hash=BEGINS)
+    assert "a" == chosen(site, prefix_hash=BEGINS + 1)
+    assert "a" == chosen(site)
+
+
+def test_company_counts_against_what_is_cached() -> None:
+    """One second of steps beside another sequence is more than what 128 tokens take, and less than 20,000."""
+    site = two()
+    site.pool.pricing.prefixes.homes.sent(BEGINS, site.endpoint("b").id, 1000)
+    decoding(site, 1, "b")
+    assert "a" == chosen(site, prefix_hash=BEGINS)
+    site.pool.pricing.prefixes.observe(BEGINS, 30_000, 20_000)
+    site.endpoint("a").info = site.endpoint("b").info = replace(site.endpoint("a").info, context_tokens=None)
+    assert "b" == chosen(site, prefix_hash=BEGINS, prompt_tokens=20_100)
+
+
+def test_an_endpoint_that_holds_much_more_than_its_part_is_no_home() -> None:
+    """However much is cached there: with a quarter more than its part of the work the others count as equals."""
+    site = two()
+    cached(site, 900)
+    site.pool.pricing.prefixes.homes.sent(BEGINS, site.endpoint("b").id, 1000)
+    ticket = site.ticket(LATE, prefix_hash=BEGINS, prompt_tokens=1000, max_output_tokens=1)
+    assert finish_s(ticket, site.endpoint("b"), 0.0) < finish_s(ticket, site.endpoint("a"), 0.0)
+    for number in range(1, 9):
+        decoding(site, number, "b", max_output_tokens=900)
+    cold = finish_s(ticket, site.endpoint("b"), 0.0)
+    for number in range(11, 19):
+        decoding(site, number, "a", max_output_tokens=900)
+    assert finish_s(ticket, site.endpoint("b"), 0.0) < cold
+
+
+def test_engines_that_cache_nothing_are_equals() -> None:
+    """Once it was seen that nothing of such prompts is cached, it does not matter where they were sent."""
+    site = two()
+    site.pool.pricing.prefixes.homes.sent(BEGINS, site.endpoint("b").id, 1000)
+    site.pool.pricing.prefixes.observe(BEGINS, 1000, 1)
+    for _ in range(60):
+        site.pool.pricing.prefixes.observe(BEGINS, 1000, 0)
+    assert "a" == chosen(site, prefix_hash=BEGINS)
+
+
+def test_dispatching_makes_an_endpoint_a_home() -> None:
+    """Where there is more than one endpoint; where there is none other, nothing is kept."""
+    site = two()
+    site.running(1, "b", prefix_hash=BEGINS)
+    assert site.pool.pricing.prefixes.homes.are_at(BEGINS, site.endpoint("b").id, None)
+    alone = Site()
+    alone.running(1, "a", prefix_hash=BEGINS)
+    assert 0 == len(alone.pool.pricing.prefixes.homes)
