@@ -24,7 +24,7 @@ def test_records_that_cross_the_border_are_closed(record: type) -> None:
 
 def test_a_sample_says_nothing_unless_told() -> None:
     """A reading without fields claims no load: absence of a gauge is not a zero."""
-    fields = {f.name for f in dataclasses.fields(EngineSample)} - {"at_s", "took_s", "doubtful"}
+    fields = {f.name for f in dataclasses.fields(EngineSample)} - {"at_s", "took_s", "doubtful", "unready"}
     sample = EngineSample(1.0)
     assert dict.fromkeys(fields) == {name: getattr(sample, name) for name in fields}
 
