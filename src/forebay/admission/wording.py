@@ -170,6 +170,7 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "fewer requests in pool {pool}, or its `share` being higher",
     ),
     "endpoint_reserved": CheckWords("the engine is kept free for one that has waited longer"),
+    "endpoint_entry": CheckWords("requests at an engine that comes back after failures, with it"),
     "endpoint_trial": CheckWords("requests at an engine that has just stood still, with it"),
     "endpoint_share": CheckWords("this replica has no share of the engine", is_plain=True),
     "endpoint_context": CheckWords(
