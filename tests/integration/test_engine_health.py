@@ -257,3 +257,24 @@ async def test_a_restart_is_noticed_and_counted(tmp_path: Path) -> None:
         await eventually(counted)
         assert (await ask(http, gateway)).status_code == 200
         await until_at_rest(http, gateway)
+
+
+async def test_an_answer_that_does_not_begin_is_asked_for_elsewhere_and_the_time_can_be_changed(
+    tmp_path: Path,
+) -> None:
+    """`answer_timeout`: another engine gives the answer; with none left it is a 504. A reload changes it."""
+    hung, good = Vllm(hang), Vllm()
+    async with serving(tmp_path, hung, good, limits={"answer_timeout": "1s"}) as (http, gateway):
+        assert (await ask(http, gateway)).status_code == 200
+        assert (hung.chats, good.chats) == (1, 1)
+        assert (await faults(http, gateway, hung)) == {"timeout": 1}
+        good.chat = hang
+        assert (await ask(http, gateway)).status_code == 504
+        path = tmp_path / "forebay.yaml"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps(config | {"limits": {"answer_timeout": "1h"}}))
+        assert (await http.post(f"{gateway.admin_url}/api/reload")).json()["applied"]
+        waits = asyncio.create_task(ask(http, gateway))
+        await asyncio.wait([waits], timeout=2.5)
+        assert not waits.done()
+        waits.cancel()

@@ -89,6 +89,8 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         retries=Retries(config.retries),
         refuse_hopeless=config.refuse_hopeless,
         rules=_rules(config),
+        connect_timeout_s=config.limits.connect_timeout,
+        unstreamed_timeout_s=config.limits.answer_timeout,
         max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,
     )
 

@@ -84,6 +84,8 @@ _DURATION_KEYS = frozenset(
         "max_stream",
         "waiting_comments",
         "head_timeout",
+        "connect_timeout",
+        "answer_timeout",
         "grace",
         "notice",
         "retry_after",

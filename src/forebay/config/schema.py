@@ -299,6 +299,11 @@ class Limits(Strict):
     """Bodies of all waiting requests; `auto` is a quarter of the memory limit that the process lives under."""
     head_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 10.0
     """Time for a client to send its request head."""
+    connect_timeout: Annotated[Duration, Field(ge=0.01, le=60)] = 2.0
+    """Time for a connection to an engine to be made; a request that has to wait longer is sent to another engine."""
+    answer_timeout: Annotated[Duration, Field(ge=0.1, le=86400)] = 600.0
+    """Time from when a request is sent to an engine to the first byte of an answer that is not streamed; then another
+    engine is asked, or the client told 504. For streams that is `idle_stream` of the class."""
 
 
 class Config(Strict):

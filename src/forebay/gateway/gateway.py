@@ -58,6 +58,7 @@ class Gateway(Desk):
         self.settings = settings
         self.bodies.limit_bytes = settings.max_waiting_bytes
         self.progress.interval_s = settings.progress_interval_s
+        self.upstreams.reconfigure(settings)
 
     def close(self) -> None:
         """Stops reports and closes idle connections to the engines. For after the last request."""

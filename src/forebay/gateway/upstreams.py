@@ -84,6 +84,13 @@ class Upstreams:
                 known.take(view)
                 self._targets[endpoint_id] = known
 
+    def reconfigure(self, settings: GatewaySettings) -> None:
+        """For connections from now on."""
+        self._settings = settings
+        for target in self._targets.values():
+            target.upstream.connect_timeout_s = settings.connect_timeout_s
+            target.upstream.idle_s = settings.upstream_idle_s
+
     def get(self, endpoint_id: EndpointId) -> Target | None:
         """The endpoint, also one that was served until lately; None if nobody knows it."""
         return self._targets.get(endpoint_id) or self._former.get(endpoint_id)

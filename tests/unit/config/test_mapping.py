@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.admission.model import Mode
-from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, OnStale
+from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, OnStale, Settings
 from forebay.config import ConfigError, Loaded, load, to_settings
 from forebay.enginemodel.law import StepLaw
 from forebay.enginemodel.profile import EngineProfile
@@ -215,3 +215,14 @@ def test_waiting_bytes_as_written_beat_the_default() -> None:
         read_profile=no_profile,
     )
     assert 10 << 20 == settings.max_waiting_bytes
+
+
+def test_time_limits_towards_engines_are_taken_over() -> None:
+    """How long connecting may take, and the first byte of an answer that is not streamed."""
+    settings = to_settings(
+        loaded_with(limits={"connect_timeout": "500ms", "answer_timeout": "90s"}),
+        memory_limit_bytes=1,
+        read_profile=no_profile,
+    )
+    assert (0.5, 90.0) == (settings.connect_timeout_s, settings.unstreamed_timeout_s)
+    assert (2.0, 600.0) == (Settings(()).connect_timeout_s, Settings(()).unstreamed_timeout_s)

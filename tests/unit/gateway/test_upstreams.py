@@ -58,3 +58,16 @@ def test_who_waited_for_an_endpoint_that_is_gone_can_be_sent_there() -> None:
     assert None is not upstreams.get(EndpointId("e1000"))
     upstreams.close()
     assert None is upstreams.get(EndpointId("e1000"))
+
+
+def test_changed_settings_hold_for_known_endpoints() -> None:
+    """Time limits that a reload changes hold for connections from then on, to old endpoints and to new ones."""
+    upstreams = Upstreams(GatewaySettings())
+    upstreams.update(serving(VIEW))
+    upstreams.reconfigure(GatewaySettings(connect_timeout_s=7.0, upstream_idle_s=3.0))
+    other = EndpointView(EndpointId("other"), "127.0.0.1", 8001)
+    upstreams.update(serving(VIEW, other))
+    for endpoint in (VIEW.id, other.id):
+        target = upstreams.get(endpoint)
+        assert target is not None
+        assert (7.0, 3.0) == (target.upstream.connect_timeout_s, target.upstream.idle_s)
