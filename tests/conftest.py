@@ -48,6 +48,7 @@ NATIVE = (
 # test is tested on the compiled build by `integration/`, with real ones.
 collect_ignore = (
     [
+        "property/test_fuzz_upstream.py",
         "unit/gateway/test_attempt.py",
         "unit/gateway/test_gateway.py",
         "unit/gateway/test_relay.py",
