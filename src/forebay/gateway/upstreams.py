@@ -87,7 +87,7 @@ class Upstreams:
     def reconfigure(self, settings: GatewaySettings) -> None:
         """For connections from now on."""
         self._settings = settings
-        for target in self._targets.values():
+        for target in (*self._targets.values(), *self._former.values()):
             target.upstream.connect_timeout_s = settings.connect_timeout_s
             target.upstream.idle_s = settings.upstream_idle_s
 
