@@ -78,7 +78,11 @@ async def test_a_stream_is_relayed_as_it_comes() -> None:
         assert await anext(chunks) == events[0]
         go_on.set()
         assert b"".join([piece async for piece in chunks]) == b"".join(events[1:])
-        assert (status, headers["cache-control"], headers["x-accel-buffering"]) == (200, "no-cache", "no")
+        assert (status, headers["cache-control"], headers["x-accel-buffering"]) == (
+            200,
+            "no-cache, no-transform",
+            "no",
+        )
         assert "content-length" not in headers
         (settlement,) = await stack.settled(1)
         assert settlement.outcome is Outcome.COMPLETED

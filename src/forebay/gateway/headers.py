@@ -229,7 +229,10 @@ _SAID_ANEW: Final = frozenset(
 )
 """Said by our own server (framing, `date`), or by us even if another gateway behind us said it too."""
 
-_AGAINST_BUFFERING: Final[Headers] = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_AGAINST_BUFFERING: Final[Headers] = [
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 def answer_headers(engine: Headers, own: Headers, *, sse: bool) -> Headers:

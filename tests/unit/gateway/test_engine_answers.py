@@ -132,7 +132,7 @@ def test_what_is_passed_on_is_worked_out_once_for_each_head() -> None:
     passed = engine_answers.passed_head(answer)
     assert passed.is_stream
     assert passed.lines == (
-        b"content-type: text/event-stream\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+        b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
     )
     assert passed.request_id == b"r"
     assert engine_answers.passed_head(answer) is passed
