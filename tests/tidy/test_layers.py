@@ -11,7 +11,7 @@ import pytest
 
 from tests.tidy.sources import ROOT
 
-PACKAGES = ("admission", "enginemodel", "config", "gateway", "fleet", "cli")
+PACKAGES = ("admission", "enginemodel", "config", "gateway", "fleet", "cli", "client")
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -49,6 +49,8 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
             "admission/ledger.py": "from forebay.admission.model import Mapping\n",
             "gateway/server.py": "import asyncio\nfrom forebay.admission import ledger\n",
             "fleet/redis.py": "import redis\n",
+            "client/transports.py": "import httpx2\nfrom forebay.client import policy\n",
+            "client/policy.py": "",
         },
     )
     assert result.returncode == 0, result.stdout
@@ -72,6 +74,9 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
         ({"config/load.py": "from forebay import gateway\n"}, "forebay.config.load -> forebay.gateway"),
         ({"gateway/server.py": "import redis\n"}, "forebay.gateway.server -> redis"),
         ({"gateway/server.py": "from grpc import aio\n"}, "forebay.gateway.server -> grpc"),
+        ({"gateway/server.py": "import httpx2\n"}, "forebay.gateway.server -> httpx2"),
+        ({"cli/ask.py": "import forebay.client\n"}, "forebay.cli.ask -> forebay.client"),
+        ({"client/policy.py": "import forebay.admission\n"}, "forebay.client.policy -> forebay.admission"),
     ],
 )
 def test_forbidden_import_is_caught(tmp_path: Path, files: dict[str, str], named: str) -> None:
