@@ -70,11 +70,14 @@ class _Retrying:
             request.url,
             headers=request.headers,
             stream=request.stream,
-            extensions=request.extensions,
+            extensions={**request.extensions},
         )
         attempt.headers.update(call.headers(now))
         if call.retries and (left_s := call.timeout_left_s(now)) is not None:
-            attempt.extensions["timeout"] = {**request.extensions["timeout"], "read": left_s}
+            own: dict[str, float | None] = request.extensions["timeout"]
+            attempt.extensions["timeout"] = {
+                step: left_s if limit_s is None else min(limit_s, left_s) for step, limit_s in own.items()
+            }
         return attempt
 
     def _failed(self, call: Call, request: httpx2.Request, error: Exception) -> float | None:
