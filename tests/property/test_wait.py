@@ -285,16 +285,14 @@ def test_it_refuses_only_on_what_was_learned(
 ) -> None:
     """Against the rules written down again: refusing needs steps, answers and a small error since the last return."""
     learning, other = Learning(speed_known=speed_known), Learning(speed_known=speed_known)
-    steps = finished = steps_since = finished_since = 0
+    steps_since = finished_since = 0
     may_refuse = False
     for n, (more_steps, more_finished, error, in_order, what) in enumerate(history):
         now = float(n)
         outcomes = []
         for machine in (learning, other):
             if what == "observe":
-                outcomes.append(
-                    machine.observed(steps + more_steps, finished + more_finished, error, in_order, now)
-                )
+                outcomes.append(machine.observed(more_steps, more_finished, error, in_order, now))
             elif what == "refuse":
                 outcomes.append(machine.refused_on_prediction(now))
             elif what == "guard":
@@ -304,7 +302,6 @@ def test_it_refuses_only_on_what_was_learned(
                     machine.endpoint_idle_since(now, max(now - 1, 0.0) if what == "idle" else None)
                 )
         if what == "observe":
-            steps, finished = steps + more_steps, finished + more_finished
             steps_since, finished_since = steps_since + more_steps, finished_since + more_finished
             if may_refuse:
                 may_refuse = error is None or error <= UNLEARNED_ERROR

@@ -82,12 +82,10 @@ class Learning:
 
     __slots__ = (
         "_finished",
-        "_finished_seen",
         "_idle_since_s",
         "_lacking",
         "_refused_s",
         "_steps",
-        "_steps_seen",
         "error_jumps",
         "guard_tripped_s",
         "guard_trips",
@@ -106,9 +104,6 @@ class Learning:
         self.guard_tripped_s: float | None = None
         self._steps = 0
         self._finished = 0
-        self._steps_seen = 0
-        """What the caller's counter said last: ours begins anew at each return, and after a restart."""
-        self._finished_seen = 0
         self._lacking = self._find_lacking(None)
         self._refused_s: float | None = None
         """When a request was last refused on its predicted wait; None if never since the last return."""
@@ -147,17 +142,13 @@ class Learning:
         After True: forget the wait errors (`WaitErrors.forget`) and doubt the wait models (`WaitModel.doubt`).
 
         Args:
-            steps: engine steps that the pool's speed was learned from, ever; may begin anew at 0.
-            finished: requests that finished, ever; may begin anew at 0.
+            steps: engine steps that the pool's speed was learned from since this was told last.
+            finished: requests that finished since then.
             median_error: `WaitErrors.median` of the pool; None while too few had to wait.
             coverage_in_order: `wait.coverage_in_order` of the pool's classes.
         """
-        if steps > self._steps_seen:
-            self._steps += steps - self._steps_seen
-        if finished > self._finished_seen:
-            self._finished += finished - self._finished_seen
-        self._steps_seen = steps
-        self._finished_seen = finished
+        self._steps += steps
+        self._finished += finished
         if self.phase is LEARNING:
             self._lacking = self._find_lacking(median_error)
             if self._lacking:

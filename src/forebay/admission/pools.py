@@ -73,8 +73,8 @@ class Pool:
         self.learning = Learning(speed_known=settings.law is not None, now=now)
         self.retry_after = RetryAfter(len(common.classes))
         self.curves = Curves()
-        self.finished = self.fell_back = 0
-        """Requests that were answered here, and those that another pool took in its stead."""
+        self.fell_back = 0
+        """Requests that another pool took in its stead."""
         self.share = 1.0
         self.gpu_load = GpuLoad()
         self.member: Member | None = None
@@ -409,8 +409,7 @@ class Pool:
             self.pricing.learn_usage(demand, usage)
         self.pricing.learn_output(demand, ticket.price, output_tokens, whole=whole)
         if whole:
-            self.finished += 1
-            self.learned(now)
+            self.learned(ticket.endpoint, now, finished=1)
 
     def follow(self, endpoint: Endpoint, now: float) -> None:
         """What runs at an endpoint has changed, or how fast it is."""
@@ -423,7 +422,7 @@ class Pool:
         if forecast is not None:
             self._judge(ticket, forecast)
             self.classes[ticket.demand.class_name].waits.served(forecast, ticket.waited_s)
-            self.learned(now)
+            self.learned(ticket.endpoint, now)
 
     def _judge(self, ticket: Ticket, forecast: Forecast) -> None:
         """Compare a wait with what was said of it. All that is longer than it may wait is the same: too long.
@@ -450,18 +449,21 @@ class Pool:
         if self.learning.refused_on_prediction(now):
             self._unlearned()
 
-    def learned(self, now: float) -> None:
-        """Whether predictions may refuse from now on, or may not any more (cold start)."""
+    def learned(self, endpoint: Endpoint | None, now: float, *, finished: int = 0) -> None:
+        """Whether predictions may refuse from now on, or may not any more (cold start).
+
+        Args:
+            endpoint: the one that something was learned of, if it was one: the steps seen there count from now on.
+            finished: requests that have just finished.
+        """
         median = self.errors.median
         if self.learning.is_settled(median):
             return
-        steps = 0
-        for endpoint in self.endpoints.values():
-            steps += endpoint.sources.learner.steps + endpoint.whole_answers.learner.steps
+        steps = 0 if endpoint is None else _new_steps(endpoint)
         in_order = self.learning.phase is CAUTIOUS and coverage_in_order(
             [state.waits for state in self.classes.values()]
         )
-        if self.learning.observed(steps, self.finished, median, in_order, now):
+        if self.learning.observed(steps, finished, median, in_order, now):
             self._unlearned()
 
     def watch_idle(self, now: float) -> None:
@@ -485,6 +487,12 @@ class Pool:
         self.errors.forget()
         for state in self.classes.values():
             state.waits.doubt()
+        for endpoint in self.endpoints.values():
+            _new_steps(endpoint)  # those count as what was learned before
+
+
+def _new_steps(endpoint: Endpoint) -> int:
+    return endpoint.sources.learner.new_steps() + endpoint.whole_answers.learner.new_steps()
 
 
 def _largest(values: list[int | None]) -> int | None:

@@ -133,6 +133,7 @@ class StepLearner:
         "_run_steps",
         "_shared",
         "_spread",
+        "_steps_told",
         "_units",
         "_unreviewed",
         "jumps",
@@ -143,6 +144,7 @@ class StepLearner:
     def __init__(self, prior: SpeedLaw) -> None:
         self.steps = 0
         """Steps behind the observations taken."""
+        self._steps_told = 0
         self.rejected = 0
         """Observations that made no sense."""
         self.jumps = 0
@@ -163,6 +165,11 @@ class StepLearner:
         self._observations = 0.0
         """Their number, faded like them."""
         self._forget_all()
+
+    def new_steps(self) -> int:
+        """Steps behind the observations taken since this was asked last."""
+        told, self._steps_told = self._steps_told, self.steps
+        return self.steps - told
 
     @property
     def error(self) -> float | None:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forebay.admission.fairness import COMPACT_ABOVE, WINDOW_S, FairTime, Flow, FlowOrder, ShareWindow
+from forebay.admission.fairness import WINDOW_S, FairTime, Flow, FlowOrder, ShareWindow
 from forebay.admission.waiter import Waiter
 
 
@@ -124,17 +124,23 @@ def test_only_the_last_filing_of_a_flow_counts() -> None:
     assert order.first() is other
 
 
-def test_dead_entries_of_the_order_are_bounded() -> None:
-    """However often tags change, entries are at most twice the flows and a few more."""
+def test_the_order_holds_each_flow_once() -> None:
+    """However often tags change and flows come and go, the first is the smallest of those there."""
     draw = random.Random("order")
     order = FlowOrder()
     flows = [headed(0.0, 10, number) for number in range(50)]
+    heads = [flow.head for flow in flows]
+    there: set[int] = set()
     for _ in range(20_000):
-        flow = draw.choice(flows[1:])
-        flow.finish = draw.random() * 1000 + 1000
+        number = draw.randrange(50)
+        flow = flows[number]
+        flow.finish = float(draw.randrange(200))  # few values: many tags are the same
+        flow.head = heads[number] if draw.random() < 0.8 else None
         order.put(flow)
-        assert len(order) <= 2 * 50 + COMPACT_ABOVE
-    assert order.first() is min(flows[1:], key=lambda f: f.finish)
+        (there.add if flow.head is not None else there.discard)(number)
+        assert len(there) == len(order)
+        expected = min(there, key=lambda n: (flows[n].finish, n), default=None)
+        assert order.first() is (None if expected is None else flows[expected])
 
 
 def test_shares_fade() -> None:

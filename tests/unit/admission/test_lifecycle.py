@@ -416,7 +416,7 @@ def test_what_an_engine_rejects_is_no_service() -> None:
             settlement.output_tokens,
         )
     assert (8, True, 0, 0) == (
-        endpoint.rejections_in_row, endpoint.only_rejects, endpoint.pending, site.pool.finished,
+        endpoint.rejections_in_row, endpoint.only_rejects, endpoint.pending, site.pool.learning.view().finished,
     )  # fmt: skip
     assert (0, 0) == (endpoint.meter._work_us, endpoint.meter._ended)
     finish(site, site.running(9, now=2.0), 2.5)
@@ -501,7 +501,7 @@ def taught(
             site.life.first_token(ticket, 0.5)
         ticket.output_events = events
         finish(site, ticket, 1.0, outcome, usage)
-        assert outcome is not Outcome.COMPLETED or number + 1 == site.pool.finished
+        assert outcome is not Outcome.COMPLETED or number + 1 == site.pool.learning.view().finished
     return site.ticket(999, max_output_tokens=4000).cost.output_tokens
 
 
@@ -537,7 +537,7 @@ def test_an_answer_that_nobody_counted_teaches_no_lengths() -> None:
     for number in range(40):
         finish(site, site.running(number, max_output_tokens=4000, stream=False), 1.0)
     assert before == site.pool.pricing.lengths.export()
-    assert (40, None) == (site.pool.finished, site.pool.pricing.output_error)
+    assert (40, None) == (site.pool.learning.view().finished, site.pool.pricing.output_error)
 
 
 def test_an_end_that_stands_for_a_first_token_tells_nothing_of_prefill() -> None:

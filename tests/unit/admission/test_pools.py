@@ -63,7 +63,9 @@ def teach(site: Site, *, steps: int = 200, finished: int = 30, error: float | No
         for _ in range(64):
             site.pool.errors.observe(1.0 + error, 1.0)
     for number in range(finished):
-        site.pool.learn_end(site.ticket(number), None, 0, 1.0, whole=True)
+        ticket = site.ticket(number)
+        ticket.endpoint = site.endpoint("a")
+        site.pool.learn_end(ticket, None, 0, 1.0, whole=True)
 
 
 def trust(pool: Pool, *, confident: bool = False) -> None:
@@ -449,11 +451,27 @@ def test_steps_are_those_of_all_endpoints() -> None:
     """A pool learns from whichever of its engines runs."""
     site = Site(LEARNS, endpoints=("a", "b"))
     site.endpoint("b").sources.learner.steps = 80
+    site.pool.learned(site.endpoint("b"), 1.0)
     teach(site, steps=119)
     assert learns(site.pool)
+    site.pool.learned(site.endpoint("b"), 2.0)
+    assert learns(site.pool)
     site.endpoint("b").sources.learner.steps = 81
-    site.pool.learned(2.0)
+    site.pool.learned(site.endpoint("b"), 3.0)
     assert not learns(site.pool)
+
+
+def test_steps_from_before_a_return_to_learning_are_no_evidence() -> None:
+    """Neither those that were counted, nor those that had not been asked for."""
+    site = Site(LEARNS, endpoints=("a", "b"))
+    teach(site)
+    assert not learns(site.pool)
+    site.endpoint("b").sources.learner.steps = 5000
+    for number in range(64):
+        site.pool.learn_wait(waited(site, 100 + number, foretold_s=9.0, waited_s=1.0), 2.0)
+    assert learns(site.pool)
+    site.pool.learned(site.endpoint("b"), 3.0)
+    assert 0 == site.pool.learning.view().steps
 
 
 def test_only_whole_answers_are_finished_requests() -> None:
@@ -462,7 +480,7 @@ def test_only_whole_answers_are_finished_requests() -> None:
     teach(site, finished=29)
     for number in range(40):
         site.pool.learn_end(site.ticket(number), None, 5, 1.0, whole=False)
-    assert (29, True) == (site.pool.finished, learns(site.pool))
+    assert (29, True) == (site.pool.learning.view().finished, learns(site.pool))
 
 
 @pytest.mark.parametrize("profile", [True, False])
@@ -821,7 +839,7 @@ def test_new_settings_keep_what_was_learned() -> None:
     assert (3, True) == endpoint.request_limit
     assert (0.5, 9.0, 0.7) == (endpoint.meter.speed, endpoint.stale_after_s, endpoint.limit.tightest_s)
     assert (1, 1, CAUTIOUS) == (
-        site.pool.finished,
+        site.pool.learning.view().finished,
         site.pool.books.in_flight.requests,
         site.pool.learning.phase,
     )

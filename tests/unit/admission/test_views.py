@@ -60,7 +60,9 @@ def test_a_pool_shows_whether_it_learns_and_what_for() -> None:
     site.endpoint().sources.learner.steps = 250
     for number in range(64):
         site.pool.errors.observe(1.0, 1.0)
-        site.pool.learn_end(site.ticket(number), None, 0, 3.0, whole=True)
+        ticket = site.ticket(number)
+        ticket.endpoint = site.endpoint()
+        site.pool.learn_end(ticket, None, 0, 3.0, whole=True)
     view = pool_view(site.pool, 4.0)
     assert (False, CAUTIOUS, (), 3.0) == (
         view.learning,
