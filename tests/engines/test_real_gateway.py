@@ -112,7 +112,10 @@ async def test_a_client_that_leaves_frees_the_engine(vllm: RealEngine, stream: b
     """When a client leaves the gateway in mid-answer, vLLM stops working on it."""
     async with gateway(vllm) as (url, _), watching(vllm) as log:
         clients = asyncio.ensure_future(offer(url, 2, prompt_tokens=50, output_tokens=600, stream=stream))
-        await log.next(Sampled, lambda event: event.sample.running == 2)
+        both = asyncio.ensure_future(log.next(Sampled, lambda event: event.sample.running == 2))
+        await asyncio.wait([clients, both], return_when=asyncio.FIRST_COMPLETED)
+        assert not clients.done(), clients.result()
+        await both
         clients.cancel()
         await asyncio.wait([clients])
         await log.next(Sampled, lambda event: event.sample.running == 0, timeout_s=5)
