@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -184,13 +185,15 @@ class FakeEngine:
         self.running = 0
         self.peak = 0
         self.port = 0
+        self._scheme = "http"
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         """Listens on a free port, or on the one it had before."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port, limit=2**20)
+        self._scheme = "http" if tls is None else "https"
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port, limit=2**20, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -210,7 +213,7 @@ class FakeEngine:
     @property
     def endpoint(self) -> EndpointId:
         """Its id in the core."""
-        return EndpointId(f"http://127.0.0.1:{self.port}")
+        return EndpointId(f"{self._scheme}://127.0.0.1:{self.port}")
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Waits until something is true of this engine; looked at whenever something happens to it."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -104,10 +105,12 @@ async def hang(served: Served) -> None:
 
 
 @asynccontextmanager
-async def engine(chat: Script = answer_chat, *, script: Script | None = None) -> AsyncIterator[FakeEngine]:
+async def engine(
+    chat: Script = answer_chat, *, script: Script | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[FakeEngine]:
     """A running engine; with `script`, one that treats even its GETs so."""
     fake = FakeEngine(script or engine_script(chat))
-    await fake.start()
+    await fake.start(tls=tls)
     try:
         yield fake
     finally:
@@ -115,10 +118,10 @@ async def engine(chat: Script = answer_chat, *, script: Script | None = None) ->
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[httpx.AsyncClient]:
+async def client(trusts: ssl.SSLContext | bool = True) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client for both ports."""
     async with httpx.AsyncClient(
-        timeout=BOUND_S, trust_env=False, limits=httpx.Limits(max_connections=None)
+        timeout=BOUND_S, trust_env=False, limits=httpx.Limits(max_connections=None), verify=trusts
     ) as http:
         yield http
 

@@ -24,6 +24,7 @@ def command(file: Path) -> None:
     FILE` would. Exits with 0 if it can be used, warnings or not, and with 2 if not.
     """
     from forebay.config import ConfigError, load, memory_limit_bytes, to_settings
+    from forebay.config.tls import tls_contexts
     from forebay.profiles import load_profile
 
     warnings: tuple[str, ...] = ()
@@ -31,6 +32,7 @@ def command(file: Path) -> None:
         loaded = load(file)
         warnings = loaded.warnings
         settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=load_profile)
+        tls_contexts(loaded)
     except ConfigError as error:
         _print_warnings(warnings or error.warnings)
         click.echo(str(error), err=True)
@@ -52,7 +54,8 @@ def _summary(config: Config, settings: Settings) -> list[str]:
     """What the file comes to, defaults filled in: a few lines that a person can hold against what was meant."""
     from forebay.admission.model import Mode
 
-    lines = [f"listen {config.listen}, admin {config.admin}"]
+    scheme = " (TLS)" if config.ssl_certfile is not None else ""
+    lines = [f"listen {config.listen}{scheme}, admin {config.admin}"]
     lines += [_pool(*pair) for pair in zip(config.pools, settings.pools, strict=True)]
     lines += [_class(rank, entry, settings) for rank, entry in enumerate(settings.classes, start=1)]
     lines += _tenants(config, settings)

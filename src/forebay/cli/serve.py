@@ -49,6 +49,12 @@ __all__ = ["command"]
     is_flag=True,
     help="Decide and record, but enforce nothing: every request goes to an engine at once.",
 )
+@click.option(
+    "--ssl-certfile",
+    metavar="FILE",
+    help="Certificate (PEM, with its chain): clients connect by https. A changed file is taken up.",
+)
+@click.option("--ssl-keyfile", metavar="FILE", help="Its key, if that is not in the same file.")
 @click.option("--grace", metavar="TIME", help="Longest that a shutdown takes, as in 30s.  [default: 30s]")
 @click.option(
     "--log-format",
@@ -74,6 +80,8 @@ def command(
     file: Path | None,
     profile: str | None,
     shadow: bool,
+    ssl_certfile: str | None,
+    ssl_keyfile: str | None,
     grace: str | None,
     log_format: str,
     log_level: str,
@@ -92,7 +100,14 @@ def command(
         return
     if profile is not None and not upstreams:
         raise click.UsageError("--profile describes --upstream engines; in a file, set the pool's profile")
-    given = {"listen": listen, "admin": admin, "grace": grace}
+    given = {
+        "listen": listen,
+        "admin": admin,
+        "grace": grace,
+        # Relative to where the command is given, not to the configuration's folder.
+        "ssl_certfile": None if ssl_certfile is None else str(Path(ssl_certfile).absolute()),
+        "ssl_keyfile": None if ssl_keyfile is None else str(Path(ssl_keyfile).absolute()),
+    }
     source = _Source(
         file, {key: value for key, value in given.items() if value is not None}, upstreams, profile, shadow
     )
@@ -131,7 +146,9 @@ class _Source:
         from forebay.config import ConfigError, ConfigProblem, load
         from forebay.runtime.process import prepare
 
-        options: dict[str, tuple[str, Any]] = {key: (f"--{key}", value) for key, value in self.given.items()}
+        options: dict[str, tuple[str, Any]] = {
+            key: (f"--{key.replace('_', '-')}", value) for key, value in self.given.items()
+        }
         if self.shadow:
             options["mode"] = ("--shadow", "shadow")
         part_options: dict[tuple[str | int, ...], str] = {}

@@ -34,6 +34,7 @@ def find_contradictions(config: Config) -> list[tuple[KeyPath, str]]:
         *groups_do_not_fit(config),
         *rules_do_not_fit(config, _class_names(config)),
         *_listeners(config),
+        *_tls(config),
     ]
 
 
@@ -46,6 +47,17 @@ def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
         *doubts_of_tenants(config),
         *doubts_of_groups(config),
     ]
+
+
+def _tls(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    if config.ssl_keyfile is not None and config.ssl_certfile is None:
+        yield ("ssl_keyfile",), "a key without its certificate; set ssl_certfile as well"
+    for index, pool in enumerate(config.pools):
+        if pool.ca_file is not None and not any(endpoint.tls for endpoint in pool.endpoints):
+            yield (
+                ("pools", index, "ca_file"),
+                "no endpoint of this pool is https://, so it would never be used",
+            )
 
 
 def default_class_of(config: Config) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from forebay.config.strict import Strict
 from forebay.config.units import EndpointUrl, parse_endpoint_url
@@ -19,10 +19,18 @@ Endpoint = Annotated[
 ]
 
 
+def _without_tls(url: EndpointUrl) -> EndpointUrl:
+    if url.tls:
+        raise ValueError("exporters are read by http://; TLS is for engines only")
+    return url
+
+
 class GpuMetrics(Strict):
     """DCGM exporters that tell how busy a pool's GPUs are."""
 
-    exporters: Annotated[list[Endpoint], Field(min_length=1, max_length=1000)]
+    exporters: Annotated[
+        list[Annotated[Endpoint, AfterValidator(_without_tls)]], Field(min_length=1, max_length=1000)
+    ]
     """One for each machine, `http://HOST:9400`; their `/metrics` are read once a second."""
     labels: Annotated[dict[str, str], Field(max_length=20, default_factory=dict)]
     """Which of their GPUs are the pool's, by labels: `{pod: "llama-*"}`, `*` stands for anything. Unset is all."""

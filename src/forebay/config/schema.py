@@ -146,7 +146,9 @@ class Pool(Strict):
     name: str = "default"
     """In metrics, logs and errors. Needed as soon as there is more than one pool."""
     endpoints: Annotated[list[Endpoint], Field(min_length=1, max_length=1000)]
-    """The engines, each `http://HOST:PORT`."""
+    """The engines, each `http://HOST:PORT` or `https://HOST:PORT`."""
+    ca_file: Annotated[str, Field(min_length=1)] | None = None
+    """Certificates (PEM) of those who sign the certificates of `https://` engines; unset means the system's."""
     engine: Annotated[EngineEntry, Field(json_schema_extra=or_name)] = EngineEntry()
     """The engine family: `auto` looks at what the server answers, `trtllm` is TensorRT-LLM, behind Triton or by itself,
     `openai` is any server without metrics we know. Or a mapping that also says which metrics to read."""
@@ -311,6 +313,11 @@ class Config(Strict):
 
     listen: ListenAddress = Address("127.0.0.1", 8080)
     """Where clients connect."""
+    ssl_certfile: Annotated[str, Field(min_length=1)] | None = None
+    """Certificate (PEM, with its chain) for clients: with it they connect by `https://`. When the file changes, new
+    connections get the new one."""
+    ssl_keyfile: Annotated[str, Field(min_length=1)] | None = None
+    """Its private key (PEM, without a password); unset means that it stands in `ssl_certfile`."""
     admin: ListenAddress = Address("127.0.0.1", 9321)
     """Health, metrics and the admin API. Off loopback, `/api/` needs `admin_token`."""
     admin_token: Annotated[SecretStr, Field(min_length=8)] | None = None

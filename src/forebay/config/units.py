@@ -88,9 +88,10 @@ class EndpointUrl:
 
     host: str
     port: int
+    tls: bool = False
 
     def __str__(self) -> str:
-        return f"http://{Address(self.host, self.port)}"
+        return f"http{'s' if self.tls else ''}://{Address(self.host, self.port)}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -183,7 +184,7 @@ def parse_address(value: object) -> Address:
 
 
 def parse_endpoint_url(value: object) -> EndpointUrl:
-    """`http://HOST:PORT` of an engine; a trailing `/` or `/v1` is accepted, since base URLs are written so."""
+    """`http://HOST:PORT` of an engine, or `https://`; a trailing `/` or `/v1` is accepted: base URLs are written so."""
     if isinstance(value, EndpointUrl):
         return value
     if not isinstance(value, str):
@@ -202,12 +203,8 @@ def parse_endpoint_url(value: object) -> EndpointUrl:
         raise ValueError(
             f"cannot read {quoted(value)} as a URL; write it like http://10.0.0.1:8000"
         ) from None
-    if parts.scheme == "https":
-        raise ValueError(
-            f"found {quoted(value)}: this version has no TLS to engines yet; use http://, or a TLS proxy beside us"
-        )
-    if parts.scheme != "http":
-        raise ValueError(f"found scheme {parts.scheme!r}; engines are reached by http://")
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"found scheme {parts.scheme!r}; engines are reached by http:// or https://")
     if parts.query or parts.fragment or parts.path not in ("", "/", "/v1", "/v1/"):
         raise ValueError(
             f"found {quoted(value)}; only scheme, host and port belong here (an engine's /v1 is known)"
@@ -217,7 +214,8 @@ def parse_endpoint_url(value: object) -> EndpointUrl:
         raise ValueError(f"{quoted(value)} names no host; write it like http://10.0.0.1:8000")
     if port == 0:
         raise ValueError(f"port 0 in {quoted(value)} cannot be connected to")
-    return EndpointUrl(host, 80 if port is None else port)
+    tls = parts.scheme == "https"
+    return EndpointUrl(host, (443 if tls else 80) if port is None else port, tls)
 
 
 def _port(text: str, whole: str) -> int:

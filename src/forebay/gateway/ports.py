@@ -16,6 +16,7 @@ The rules between the two sides:
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -82,6 +83,8 @@ class EndpointView:
     """True if it is sent what clients send as keys."""
     own_key: bytes = field(default=b"", repr=False)
     """Our own API key there; empty if none is needed."""
+    tls: ssl.SSLContext | None = None
+    """What connections to it are encrypted with; None for plain HTTP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class Target:
             view.port,
             connect_timeout_s=settings.connect_timeout_s,
             idle_s=settings.upstream_idle_s,
+            tls=view.tls,
         )
         self.base_path = view.base_path.encode("ascii")
         self.host_line = _host_line(view)
@@ -43,7 +44,12 @@ class Target:
     def is_at(self, view: EndpointView) -> bool:
         """True if this view means the same address."""
         known = self.view
-        return (known.host, known.port, known.base_path) == (view.host, view.port, view.base_path)
+        same_tls = known.tls is view.tls
+        return same_tls and (known.host, known.port, known.base_path) == (
+            view.host,
+            view.port,
+            view.base_path,
+        )
 
     def post_head(self, target: bytes, forward: bytes, body_bytes: int) -> bytes:
         """A whole request head. There is exactly one framing header, whatever the client used."""

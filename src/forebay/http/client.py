@@ -15,6 +15,7 @@ to connect; timers only for that and one per upstream while connections lie idle
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Final
 
 from forebay.http.call import Call, CallFailure, Sink
@@ -31,21 +32,31 @@ _SWEEP_MIN_S: Final = 0.05
 
 
 class Upstream:
-    """One origin, `http://host:port`, on one event loop.
+    """One origin, `http://host:port` or with TLS, on one event loop.
 
     Args:
         host: A name, an IPv4 address, or an IPv6 address with or without brackets.
-        connect_timeout_s: Longest time for a connection to be made.
+        connect_timeout_s: Longest time for a connection to be made, with TLS its handshake included.
         idle_s: Longest time that a connection lies idle before it is closed here.
+        tls: What to encrypt with, and whom to trust; None for plain HTTP.
     """
 
-    def __init__(self, host: str, port: int, *, connect_timeout_s: float = 2.0, idle_s: float = 4.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        connect_timeout_s: float = 2.0,
+        idle_s: float = 4.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.host = host.removeprefix("[").removesuffix("]")
         self.port = port
         literal = f"[{self.host}]" if ":" in self.host else self.host
         self.authority = f"{literal}:{port}".encode("idna" if not literal.isascii() else "ascii")
         """For the Host field of requests to this origin."""
         self.connect_timeout_s = connect_timeout_s
+        self.tls = tls
         self.idle_s = idle_s
         self.heads = response_heads()
         """The last head of an answer: an engine's answers look alike on all its connections."""
@@ -202,11 +213,16 @@ class Upstream:
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                await self._running_loop().create_connection(lambda: connection, self.host, self.port)
+                await self._running_loop().create_connection(
+                    lambda: connection, self.host, self.port, ssl=self.tls
+                )
         except TimeoutError:
             connection.drop()
             self._connections.discard(connection)
-            call.fail(CallFailure.CONNECT_TIMEOUT, f"no connection within {self.connect_timeout_s} s")
+            call.fail(
+                CallFailure.CONNECT_TIMEOUT,
+                f"no connection{' with TLS' if self.tls is not None else ''} within {self.connect_timeout_s} s",
+            )
         except (OSError, UnicodeError) as error:
             # UnicodeError: a host name that cannot be one, such as a label that is too long.
             connection.drop()

@@ -470,8 +470,9 @@ class ServerConnection(asyncio.Protocol):
 
     def _hang_up(self) -> None:
         # If the client may still be sending, our side is closed first and its bytes are dropped for a while: closing
-        # with unread input makes the kernel send a reset, which can overtake the answer.
-        if self._state == _HELD and self._body is None and not self._input:
+        # with unread input makes the kernel send a reset, which can overtake the answer. TLS sees to that by itself.
+        at_rest = self._state == _HELD and self._body is None and not self._input
+        if at_rest or not self._transport.can_write_eof():
             self._close()
             return
         if self._body is not None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
+from typing import Any
 
 from forebay.http.connection import ServerConnection
 from forebay.http.exchange import BodyFailure, Exchange
@@ -21,6 +23,11 @@ __all__ = ["BodyFailure", "Exchange", "Handler", "HttpServer", "ServerLimits"]
 
 _BACKLOG = 2048
 """Connections the kernel may hold for us while the loop is busy; the kernel cuts it to its own maximum."""
+
+_HANDSHAKE_S = 5.0
+"""Time for a TLS handshake. Connections are not counted before it is done."""
+_TLS_CLOSE_S = 2.0
+"""Time for a client to confirm the end of a TLS connection."""
 
 
 class HttpServer:
@@ -33,12 +40,20 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._port = 0
 
-    async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        sock: socket.socket | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """Binds and begins to accept.
 
         Args:
             port: 0 for any free one; `port` tells which.
             sock: A bound socket to use instead of `host` and `port`.
+            tls: What to encrypt with; None for plain HTTP.
 
         Raises:
             OSError: the address is in use, or not ours.
@@ -47,10 +62,17 @@ class HttpServer:
         serving = self._serving
         serving.call_soon = loop.call_soon
         serving.refresh(loop.time(), time.time())
-        if sock is not None:
-            listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+        if sock is None:
+            listening: dict[str, Any] = {"host": host, "port": port}
         else:
-            listener = await loop.create_server(self._connect, host, port, backlog=_BACKLOG)
+            listening = {"sock": sock}
+        if tls is not None:
+            listening |= {
+                "ssl": tls,
+                "ssl_handshake_timeout": _HANDSHAKE_S,
+                "ssl_shutdown_timeout": _TLS_CLOSE_S,
+            }
+        listener = await loop.create_server(self._connect, backlog=_BACKLOG, **listening)
         self._listener = listener
         self._port = int(listener.sockets[0].getsockname()[1])
         self._timer = loop.call_later(serving.sweep_s, self._sweep)

@@ -5,11 +5,14 @@ Pure. Keys leave the configuration here and nowhere else: tenants' as digests, e
 
 from __future__ import annotations
 
+import ssl
+
 from forebay.admission.model import ANONYMOUS, EndpointId, EngineKind
 from forebay.admission.settings import Settings
 from forebay.config import Config
 from forebay.config.schema import Pool
 from forebay.config.tenancy import PlanEntry
+from forebay.config.tls import TlsContexts
 from forebay.engines import MetricMap
 from forebay.gateway.identity import NOBODY, Access, Plan, Tenant, nearest_classes
 from forebay.gateway.ports import EndpointView
@@ -45,10 +48,13 @@ def access_of(config: Config, settings: Settings) -> Access:
     )
 
 
-def configured_pools(config: Config) -> list[ConfiguredPool]:
-    """The pools, with what each engine is sent for a key."""
+def configured_pools(config: Config, tls: TlsContexts) -> list[ConfiguredPool]:
+    """The pools, with what each engine is sent for a key, and how connections to it are encrypted."""
     has_keys = any(entry.keys for entry in config.tenants)
-    return [_configured_pool(pool, has_keys=has_keys) for pool in config.pools]
+    return [
+        _configured_pool(pool, context, has_keys=has_keys)
+        for pool, context in zip(config.pools, tls.engines, strict=True)
+    ]
 
 
 def key_of(pool: Pool) -> bytes:
@@ -70,12 +76,19 @@ def _takes_credentials(pool: Pool, *, has_keys: bool) -> bool:
     return pool.upstream_key is None and (pool.forward_authorization or not has_keys)
 
 
-def _configured_pool(pool: Pool, *, has_keys: bool) -> ConfiguredPool:
+def _configured_pool(pool: Pool, tls: ssl.SSLContext | None, *, has_keys: bool) -> ConfiguredPool:
     own_key, takes = key_of(pool), _takes_credentials(pool, has_keys=has_keys)
     return ConfiguredPool(
         name=pool.name,
         endpoints=tuple(
-            EndpointView(EndpointId(str(url)), url.host, url.port, takes_credentials=takes, own_key=own_key)
+            EndpointView(
+                EndpointId(str(url)),
+                url.host,
+                url.port,
+                takes_credentials=takes,
+                own_key=own_key,
+                tls=tls if url.tls else None,
+            )
             for url in pool.endpoints
         ),
         models=tuple(pool.models or ()),
@@ -83,7 +96,7 @@ def _configured_pool(pool: Pool, *, has_keys: bool) -> ConfiguredPool:
     )
 
 
-def polled_endpoints(config: Config) -> list[Polled]:
+def polled_endpoints(config: Config, tls: TlsContexts) -> list[Polled]:
     """The engines to watch, and how."""
     return [
         Polled(
@@ -95,8 +108,9 @@ def polled_endpoints(config: Config) -> list[Polled]:
             pool.poll_interval,
             key_of(pool),
             _metric_map(pool),
+            context if endpoint.tls else None,
         )
-        for pool in config.pools
+        for pool, context in zip(config.pools, tls.engines, strict=True)
         for endpoint in pool.endpoints
     ]
 

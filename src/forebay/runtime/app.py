@@ -49,6 +49,7 @@ from forebay.runtime.admin_server import AdminServer
 from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
 from forebay.runtime.gpu_polling import GpuPolling, GpuSource
+from forebay.runtime.listening import ListenerTls
 from forebay.runtime.polling import EngineClient, Polling
 from forebay.runtime.prepared import Prepared
 from forebay.runtime.reloading import Reloading, ReloadResult
@@ -112,10 +113,12 @@ class App:
             on_error=self.metrics.counts.count_error,
             on_decided=self.metrics.counts.decision_s.observe,
         )
-        self.directory = ServingDirectory(configured_pools(config), access_of(config, settings))
+        tls = prepared.tls
+        self._listener_tls = None if tls.server is None else ListenerTls(tls.server)
+        self.directory = ServingDirectory(configured_pools(config, tls), access_of(config, settings))
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early.counts
-        self._make_pollers(config)
+        self._make_pollers(prepared)
         self.reloading = Reloading(
             prepared, read_again or (lambda: prepared), self.driver, self._take_over, self.polling.look_again
         )
@@ -131,22 +134,27 @@ class App:
         app = admin_app(self, self.metrics, self.decisions, self.stream, access)
         self.admin = AdminServer(app, config.admin)
 
-    def _make_pollers(self, config: Config) -> None:
+    def _make_pollers(self, prepared: Prepared) -> None:
         """Who looks at engines, and at their GPUs."""
         self.polling = Polling(
             self._on_engine,
             self.snapshot,
             lambda polled: EngineClient(
-                polled.host, polled.port, self.driver.now, asker=self.gateway.mark, key=polled.key
+                polled.host,
+                polled.port,
+                self.driver.now,
+                asker=self.gateway.mark,
+                key=polled.key,
+                tls=polled.tls,
             ),
             self.driver.now,
         )
-        self._polled = polled_endpoints(config)
+        self._polled = polled_endpoints(prepared.config, prepared.tls)
         self.polling.follow(self._polled)
         self.gpu_polling = GpuPolling(
             self.driver.feed, lambda host, port: EngineClient(host, port, self.driver.now), self.driver.now
         )
-        self.gpu_polling.follow(_gpu_sources(config))
+        self.gpu_polling.follow(_gpu_sources(prepared.config))
 
     def _observe(self) -> None:
         """Who is told of each decision and each end."""
@@ -216,7 +224,9 @@ class App:
             StartFailed: a listener cannot be bound. Nothing is left running.
         """
         config = self._config
-        await _bind("listen", config.listen, self.server.start(config.listen.host, config.listen.port))
+        tls = None if self._listener_tls is None else self._listener_tls.context
+        start = self.server.start(config.listen.host, config.listen.port, tls=tls)
+        await _bind("listen", config.listen, start)
         try:
             await _bind("admin", config.admin, self.admin.start())
         except StartFailed:
@@ -238,7 +248,7 @@ class App:
         if self.driver.broken is None:
             self._unready = None
         return [
-            f"forebay listening on http://{Address(config.listen.host, self.server.port)}",
+            f"forebay listening on http{'' if tls is None else 's'}://{Address(config.listen.host, self.server.port)}",
             f"admin on http://{Address(config.admin.host, self.admin.port)}",
         ]
 
@@ -289,14 +299,16 @@ class App:
         """Everything outside the core goes by this configuration from now on."""
         config, settings = prepared.config, prepared.settings
         self._config = config
-        self.directory.reconfigure(configured_pools(config), access_of(config, settings))
+        self.directory.reconfigure(configured_pools(config, prepared.tls), access_of(config, settings))
         self.gateway.reconfigure(_gateway_settings(config, settings))
-        wanted, kept = polled_endpoints(config), self.reloading.kept_pools
+        wanted, kept = polled_endpoints(config, prepared.tls), self.reloading.kept_pools
         read = {polled.endpoint for polled in wanted}
         wanted += [polled for polled in self._polled if polled.pool in kept and polled.endpoint not in read]
         self._polled = wanted
         self.polling.follow(wanted)
         self.gpu_polling.follow(_gpu_sources(config))
+        if self._listener_tls is not None and prepared.tls.server is not None:
+            self._listener_tls.replace(prepared.tls.server)
 
     async def wait(self) -> None:
         """Until there is a reason to end."""

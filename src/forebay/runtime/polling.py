@@ -7,6 +7,7 @@ with our books, and are hurried when requests begin to wait. Never on the path o
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,19 +44,21 @@ class EngineClient:
         *,
         asker: bytes = b"",
         key: bytes = b"",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """See the class.
 
         Args:
             asker: who asks, so that a gateway notices when it asks itself.
             key: our API key there; empty if none is needed.
+            tls: what to encrypt with; None for plain HTTP.
         """
         self._headers = [(b"accept-encoding", b"identity")]
         if key:
             self._headers.append((b"authorization", b"Bearer " + key))
         if asker:
             self._headers.append((POLLER_HEADER, asker))
-        self._upstream = Upstream(host, port, connect_timeout_s=_CONNECT_TIMEOUT_S)
+        self._upstream = Upstream(host, port, connect_timeout_s=_CONNECT_TIMEOUT_S, tls=tls)
         self._clock = clock
 
     async def get(self, path: str, *, timeout_s: float, max_bytes: int) -> Answer:
@@ -94,6 +97,8 @@ class Polled:
     """Our API key there; empty if none is needed."""
     names: MetricMap | None = None
     """Series to read in place of the family's own."""
+    tls: ssl.SSLContext | None = None
+    """What to encrypt with; None for plain HTTP."""
 
 
 class Polling:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from forebay.admission.settings import Settings
 from forebay.config import Config, Loaded, memory_limit_bytes, to_settings
+from forebay.config.tls import TlsContexts, tls_contexts
 
 if TYPE_CHECKING:
     from forebay.enginemodel.profile import EngineProfile
@@ -20,6 +21,7 @@ class Prepared:
 
     loaded: Loaded
     settings: Settings
+    tls: TlsContexts
 
     @property
     def config(self) -> Config:
@@ -30,7 +32,7 @@ class Prepared:
 def prepare(loaded: Loaded) -> Prepared:
     """Everything that can fail because of the configuration. Raises: ConfigError."""
     settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=_read_profile)
-    return Prepared(loaded, settings)
+    return Prepared(loaded, settings, tls_contexts(loaded))
 
 
 def _read_profile(name: str) -> EngineProfile:

@@ -30,6 +30,7 @@ from forebay.admission.model import EndpointId, EndpointState
 from forebay.admission.settings import ClassSettings, PoolSettings, Settings
 from forebay.admission.snapshot import Snapshot
 from forebay.config import Config, ConfigError
+from forebay.config.tls import tls_files
 from forebay.runtime.prepared import Prepared
 
 __all__ = ["RESTART_KEYS", "ReloadResult", "Reloading"]
@@ -46,6 +47,8 @@ RESTART_KEYS: Final = (
     "state_file",
     "limits.head_timeout",
 )
+TLS_KEYS: Final = ("ssl_certfile", "ssl_keyfile")
+"""Another certificate is taken up; whether there is one, and so whether clients connect by https, is not."""
 _SHOWN: Final = 20
 """Changed keys that are named in the log."""
 
@@ -177,11 +180,13 @@ class Reloading:
         self.loaded_at_s = time.time()
         self._place_endpoints()
         pending = _differing(self._started_with, after)
+        has_tls = self._started_with.ssl_certfile is not None
+        waiting = RESTART_KEYS + (() if has_tls is (after.ssl_certfile is not None) else TLS_KEYS)
         return ReloadResult(
             applied=True,
             warnings=prepared.loaded.warnings,
-            changed=tuple(key for key in differing if not _needs_restart(key)),
-            needs_restart=tuple(key for key in pending if _needs_restart(key)),
+            changed=tuple(key for key in differing if key not in waiting),
+            needs_restart=tuple(key for key in pending if key in waiting),
         )
 
     def _set(self, settings: Settings, then: Callable[[], None]) -> None:
@@ -245,23 +250,27 @@ class Reloading:
     # Watching
 
     async def _watch(self) -> None:
-        path = self.prepared.loaded.path
-        known = seen = await asyncio.to_thread(_fingerprint, path)
+        known = seen = await asyncio.to_thread(_fingerprint, self._files())
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
-            last, seen = seen, await asyncio.to_thread(_fingerprint, path)
+            last, seen = seen, await asyncio.to_thread(_fingerprint, self._files())
             try:
                 if self._asked.is_set():
                     self._asked.clear()
                     await self.reload("SIGHUP")
                 if seen is not None and seen == last and seen != known:
                     known = seen
-                    await self.reload("the file has changed")
+                    await self.reload("a file has changed")
                 self._finish_moves()
             except Exception:  # noqa: BLE001 - a bug of ours must not end the watching
                 self.failed = True
                 _log.exception("the configuration could not be reloaded")
+
+    def _files(self) -> list[Path]:
+        loaded = self.prepared.loaded
+        files = [] if loaded.path is None else [loaded.path]
+        return files + tls_files(loaded.config, loaded.base_directory)
 
     def _finish_moves(self) -> None:
         """Pools and classes that are gone may have ended by now, and endpoints have left their old ones."""
@@ -298,19 +307,13 @@ def _tell(result: ReloadResult, reason: str) -> None:
         _log.warning("changed, and in force only after a restart: %s", ", ".join(result.needs_restart))
 
 
-def _fingerprint(path: Path | None) -> tuple[int, int, int] | None:
-    """Changes with the file, also when another is put in its place; None while there is none."""
-    if path is None:
-        return None
+def _fingerprint(files: list[Path]) -> tuple[tuple[int, int, int], ...] | None:
+    """Changes with any of the files, also when another is put in its place; None while one of them is missing."""
     try:
-        status = path.stat()
+        found = [path.stat() for path in files]
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _needs_restart(key: str) -> bool:
-    return key in RESTART_KEYS
+    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
 
 
 def _differing(before: Config, after: Config) -> list[str]:

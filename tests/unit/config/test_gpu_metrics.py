@@ -28,7 +28,7 @@ def test_a_list_is_enough(tmp_path: Path) -> None:
     [
         ("[]", "gpu_metrics.exporters: too short"),
         ("http://n1:9400", "gpu_metrics: found the text 'http://n1:9400', expected a mapping"),
-        ("['https://n1:9400']", "gpu_metrics.exporters[0]: found 'https://n1:9400': this version has no TLS"),
+        ("['https://n1:9400']", "gpu_metrics.exporters[0]: exporters are read by http://"),
         (
             "{exporters: ['http://n1:9400'], label: {}}",
             "gpu_metrics.label: unknown key; did you mean labels?",

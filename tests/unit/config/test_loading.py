@@ -77,7 +77,7 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         (POOLS + "  name: 'a b'\n", "pools[0].name: found 'a b'; a name has 1 to 100 letters"),
         (POOLS + "  name:\n", "pools[0].name: found nothing, expected text"),
         ("pools:\n- name: a\n", ":2:3: pools[0].endpoints: missing; list the engines, as in `endpoints: [http:"),
-        ("pools:\n- endpoints: [https://a]\n", ":2:15: pools[0].endpoints[0]: found 'https://a': this version has no"),
+        ("pools:\n- endpoints: [ftp://a]\n", ":2:15: pools[0].endpoints[0]: found scheme 'ftp'; engines are reached"),
         ("pools: []\n", "pools: too short, needs at least 1"),
         ("pools: 3\n", "pools: found 3, expected a list"),
         ("", "pools: none: add `pools: [{name: main, endpoints: [http://HOST:8000]}]`, or use --upstream URL"),

@@ -144,7 +144,7 @@ def test_endpoint_urls_are_read(text: str, url: EndpointUrl) -> None:
     ("text", "hint"),
     [
         ("10.0.0.1:8000", "write http://10.0.0.1:8000"),
-        ("https://10.0.0.1:8000", "no TLS to engines yet"),
+        ("wss://10.0.0.1:8000", "by http:// or https://"),
         ("ftp://10.0.0.1", "http://"),
         ("http://user:secret@host", "no user or password"),
         ("http://host/api/v1", "only scheme, host and port"),

@@ -67,6 +67,9 @@ class FakeTransport(asyncio.Transport):
         assert not self.reading, "resumed without a pause"
         self.reading = True
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.half_closed = True
 

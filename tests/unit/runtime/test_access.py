@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.config import load
+from forebay.config.tls import tls_contexts
 from forebay.gateway.identity import Access, Denied
 from forebay.runtime.access import access_of, configured_pools, key_of
 from forebay.runtime.prepared import prepare
@@ -60,10 +61,11 @@ def test_anonymous_is_open_without_keys_and_closed_on_demand() -> None:
 def test_which_key_an_engine_sees(pool: dict[str, Any], has_keys: bool, takes: bool, own: bytes) -> None:
     """Clients' keys where they are the engine's, its own where there is one; never both, and never shown."""
     tenants = [{"name": "acme", "keys": [HASHED]}] if has_keys else []
-    config = load(
+    loaded = load(
         None, environ={}, options={"pools": ("--x", [{**POOL, **pool}]), "tenants": ("--x", tenants)}
-    ).config
-    (found,) = configured_pools(config)
+    )
+    config = loaded.config
+    (found,) = configured_pools(config, tls_contexts(loaded))
     assert (takes, own) == (found.endpoints[0].takes_credentials, found.endpoints[0].own_key)
     assert own == key_of(config.pools[0])
     assert "engine'" not in repr(found)
