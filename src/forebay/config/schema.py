@@ -23,6 +23,7 @@ from pydantic import (
 from forebay.config.engine_entry import EngineEntry, or_name
 from forebay.config.gpu_metrics import GPU_METRICS_JSON_SCHEMA, Endpoint, GpuMetrics
 from forebay.config.header_names import free_header
+from forebay.config.origins import Origin
 from forebay.config.rule_entries import RuleEntry
 from forebay.config.strict import DURATION_PATTERN, Duration, Strict, plain_name
 from forebay.config.tenancy import (
@@ -347,6 +348,8 @@ class Config(Strict):
     everybody in."""
     trusted_proxies: Annotated[list[Network], Field(max_length=1000, default_factory=list)]
     """Networks of proxies whose `x-forebay-tenant` is believed; from anybody else it is ignored."""
+    cors_origins: Annotated[list[Origin], Field(max_length=1000, default_factory=list)]
+    """Web pages that may call from a browser, as in `https://chat.example.com`; `"*"` is any page."""
     class_order: Literal["weighted", "strict"] = "weighted"
     """`weighted`: classes share GPU time by weight. `strict`: by rank, with its part of all weights as floor."""
     displace: Literal["off", "lower", "same"] = "lower"

@@ -12,6 +12,7 @@ import urllib.parse
 from typing import Final
 
 from forebay.admission.outcomes import Outcome
+from forebay.gateway.cors import CorsPolicy
 from forebay.gateway.demand import BadRequest
 from forebay.gateway.desk import Desk
 from forebay.gateway.headers import claims_of, safe_id
@@ -49,6 +50,7 @@ class Gateway(Desk):
     def __init__(self, core: Core, directory: Directory, settings: GatewaySettings) -> None:
         super().__init__(core, settings, directory.serving)
         self._directory = directory
+        self._cors = CorsPolicy(settings.cors_origins)
         self._loop_told = False
         self.upstreams.update(directory.serving)
 
@@ -56,6 +58,7 @@ class Gateway(Desk):
         """Takes over settings, and what is served by now, for requests from now on."""
         self._look()
         self.settings = settings
+        self._cors = CorsPolicy(settings.cors_origins)
         self.bodies.limit_bytes = settings.max_waiting_bytes
         self.progress.interval_s = settings.progress_interval_s
         self.upstreams.reconfigure(settings)
@@ -69,6 +72,8 @@ class Gateway(Desk):
 
     def on_request(self, exchange: Exchange) -> None:
         head = exchange.head
+        if self._cors.is_open:
+            exchange.cors = self._cors.lines_for(head.headers)
         serving = self._directory.serving
         if serving is not self.routing.serving:
             self._look()
@@ -128,7 +133,12 @@ class Gateway(Desk):
         if allow is None:
             answer = not_found(path, self.settings.passed_gets)
         elif method == b"OPTIONS":
-            answer = Answer(204, [(b"allow", allow)], b"")
+            is_preflight = exchange.cors and get_header(head.headers, b"access-control-request-method")
+            answer = (
+                self._cors.preflight(head.headers, allow)
+                if is_preflight
+                else Answer(204, [(b"allow", allow)], b"")
+            )
         elif method not in allow.split(b", "):
             answer = not_allowed(allow)
         elif path == HEALTH_PATH:

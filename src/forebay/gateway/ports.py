@@ -135,5 +135,7 @@ class GatewaySettings:
     """How often moved streams are reported to the core, per endpoint."""
     waiting_comments_s: Mapping[str, float] = field(default_factory=dict)
     """By class: how often the client of a waiting stream is sent a comment. Classes that are not in it: never."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages that may call from a browser; `*` is any."""
     passed_gets: tuple[str, ...] = ("/version",)
     """Paths of `GET`s that are passed to an engine without admission."""

@@ -11,8 +11,9 @@ then the connection waits; further requests of the client wait behind this one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.http.body import BodyFailure
 from forebay.http.chunked import LAST_CHUNK
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from forebay.http.connection import ServerConnection
 
 __all__ = ["BodyFailure", "Exchange"]
+
+_TELLS_WHO: Final = re.compile(rb"access-control-(?:allow-origin|expose-headers):", re.IGNORECASE)
 
 
 class Exchange:
@@ -40,6 +43,7 @@ class Exchange:
         "_mute",
         "_started",
         "_write",
+        "cors",
         "head",
         "on_disconnect",
         "on_drain_change",
@@ -51,6 +55,9 @@ class Exchange:
         self.head = head
         self.peer = peer
         """Address and port of the client; None if the socket has none."""
+        self.cors = b""
+        """Lines of the answer's head that tell a browser who may read it, in place of those that are in it; set before
+        the answer."""
         self.on_disconnect: Callable[[], None] | None = None
         """The client went away (FIN or RST) before the answer was finished. The exchange is over by then.
         A client that half-closes its connection while it waits counts as gone."""
@@ -143,6 +150,8 @@ class Exchange:
                 return
             raise RuntimeError("the answer has already been started; use write and finish")
         block = headers if isinstance(headers, bytes) else encode_headers(headers)
+        if self.cors:
+            block = _with_cors(block, self.cors)
         keep = connection.settle_body(close)
         line = STATUS_LINES.get(status) or status_line(status)
         tail = connection.head_tail(keep)
@@ -174,6 +183,8 @@ class Exchange:
                 return
             raise RuntimeError("the answer has already been started")
         block = headers if isinstance(headers, bytes) else encode_headers(headers)
+        if self.cors:
+            block = _with_cors(block, self.cors)
         head = self.head
         self._mute = head.method == b"HEAD" or status in (204, 304)
         framing = b""
@@ -295,3 +306,10 @@ class Exchange:
         self._connection = None
         # The callbacks usually hold the owner, and the owner this exchange: no cycles for the collector.
         self.on_disconnect = self.on_drain_change = self.on_slow_reader = None
+
+
+def _with_cors(block: bytes, lines: bytes) -> bytes:
+    if block.lower().find(b"access-control-allow-origin:") >= 0:
+        kept = [line for line in block.split(b"\r\n")[:-1] if not _TELLS_WHO.match(line)]
+        block = b"".join([line + b"\r\n" for line in kept])
+    return block + lines

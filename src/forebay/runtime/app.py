@@ -418,6 +418,7 @@ def _gateway_settings(config: Config, settings: Settings) -> GatewaySettings:
         max_waiting_bytes=settings.max_waiting_bytes,
         overload_status=config.overload_status,
         connect_timeout_s=settings.connect_timeout_s,
+        cors_origins=tuple(config.cors_origins),
         waiting_comments_s={
             name: entry.waiting_comments
             for name, entry in (config.classes or {}).items()
