@@ -166,3 +166,11 @@ def test_readme_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo" in text
     assert "make test" in text
+
+
+def test_the_threat_model_names_tests_that_exist() -> None:
+    """What is said to stand against a threat is tried somewhere."""
+    text = (ROOT / "THREAT_MODEL.md").read_text()
+    named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert len(named) > 10
+    assert [] == sorted(name for name in named if not (ROOT / name).exists())
