@@ -25,6 +25,7 @@ def main() -> None:
         "--unified", action="store_true", help="one KV cache for all slots instead of a part for each"
     )
     parser.add_argument("--no-metrics", action="store_true")
+    parser.add_argument("--embeddings", action="store_true")
     options = parser.parse_args()
 
     xllamacpp: Any = importlib.import_module("xllamacpp")
@@ -40,6 +41,9 @@ def main() -> None:
     settings.ctx_shift = False
     settings.use_jinja = True
     settings.endpoint_metrics = not options.no_metrics
+    if options.embeddings:
+        settings.embedding = True
+        settings.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     settings.endpoint_slots = True
     settings.endpoint_props = True
     # One thread: with two, and anything else on two cores, its spinning barrier is ten times slower.

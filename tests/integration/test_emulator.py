@@ -230,7 +230,8 @@ async def test_the_timing_is_the_profiles() -> None:
         metrics = await _metrics(running)
     law = PROFILE.law
     step_s = law.step_s(prefill_tokens=0, decoding=1, kv_tokens=130, prefill_attention=0.0, sequences=1)
-    assert metrics["vllm:request_decode_time_seconds_sum"] / 59 > 0.95 * step_s
+    # From its arrival: on a loaded machine the first token may be handed over late, and the others are made up for.
+    assert metrics["vllm:e2e_request_latency_seconds_sum"] / 59 > 0.95 * step_s
     assert running.statistics.busy_s == pytest.approx(60 * step_s, rel=0.05)
 
 

@@ -243,7 +243,7 @@ async def test_paths_and_methods() -> None:
         assert (await ask("OPTIONS /v1/chat/completions"))[:1] == (204,)
         assert (await ask("OPTIONS *"))[0] == 204
         assert (await ask("DELETE /v1/models"))[0] == 405
-        status, _, body = await ask("POST /v1/embeddings")
+        status, _, body = await ask("POST /v1/fine_tuning/jobs")
         assert status == 404
         assert "/v1/chat/completions" in json.loads(body)["error"]["message"]
         for path in (

@@ -221,17 +221,44 @@ LONG: dict[str, list[dict[str, Any]]] = {
         {"prompt": list(range(400))},
         {"prompt": [list(range(200)), list(range(200))]},
     ],
+    "/v1/messages": [{"messages": [{"role": "user", "content": "word " * 400}]}],
+    "/v1/responses": [
+        {"input": "word " * 400},
+        {"instructions": "word " * 200, "input": [{"role": "user", "content": "word " * 200}]},
+    ],
+    "/v1/embeddings": [
+        {"input": "word " * 400},
+        {"input": ["word " * 200, "word " * 200]},
+        {"input": [list(range(200)), list(range(200))]},
+    ],
+    "/v1/rerank": [{"query": "word " * 200, "documents": ["word " * 200]}],
+    "/inference/v1/generate": [{"token_ids": list(range(400))}],
+    "/generate": [{"inputs": "word " * 400}, {"input_ids": list(range(400))}],
+    "/generate_stream": [{"inputs": "word " * 400}],
+    "/completion": [{"prompt": "word " * 400}],
 }
-"""By route, the same input in each form that it takes."""
+"""By route, the same input in each form that it takes; of routes that are read alike, one."""
+UNSTREAMED = ("/v1/embeddings", "/v1/rerank")
 
 
 def test_f031_no_route_is_left_out() -> None:
     """F031: whoever adds a route says how its input may be given, and it is tested that all of that counts."""
-    assert set(ADMITTED) == set(LONG)
+    of_tokens = {
+        route.read for route in ADMITTED.values() if not route.path.startswith(("/v1/audio", "/v1/images"))
+    }
+    assert of_tokens == {ADMITTED[path].read for path in LONG}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("path", "body"), [(path, body) for path, bodies in LONG.items() for body in bodies])
+@pytest.mark.parametrize(
+    ("path", "body", "stream"),
+    [
+        (path, body, stream)
+        for path, bodies in LONG.items()
+        for body in bodies
+        for stream in (False, True)
+        if not (stream and path in UNSTREAMED)
+    ],
+)
 async def test_f031_every_kind_of_prompt_is_metered(
     tmp_path: Path, path: str, body: dict[str, Any], stream: bool
 ) -> None:

@@ -17,7 +17,7 @@ from forebay.engines.exposition import PageReader
 from forebay.engines.mapped import Mapped, MetricMap
 from forebay.engines.reading import Answer, Look
 from forebay.engines.registry import all_families
-from forebay.gateway.demand import Ask, BadRequest
+from forebay.gateway.asks import Ask, BadRequest
 from forebay.gateway.engine_answers import answer_from_event, gave_up, usage_of_body, usage_of_object
 from forebay.gateway.routes import ADMITTED
 from forebay.http.limits import ServerLimits

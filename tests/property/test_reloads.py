@@ -38,7 +38,7 @@ from forebay.admission.model import (
 )
 from forebay.admission.outcomes import Outcome
 from forebay.config import ConfigError, load
-from forebay.gateway.demand import Ask, BadRequest
+from forebay.gateway.asks import Ask, BadRequest
 from forebay.gateway.identity import Denied
 from forebay.runtime.access import access_of
 from forebay.runtime.driver import Driver

@@ -209,13 +209,17 @@ class Lifecycle:
         prompt, cached = ticket.cost.prompt_tokens, ticket.cost.cached_tokens
         if usage is not None:
             prompt, cached = usage.prompt_tokens, ticket.pool.pricing.cached_at_end(usage, cached)
-        true_us = cost.true_work_us(
-            ticket.pool.pricing.law,
-            prompt_tokens=prompt,
-            cached_tokens=cached,
-            output_tokens=output if demand.generates else 0,
-            samples=demand.samples,
-            prompts=demand.prompts,
+        true_us = (
+            ticket.cost.work_us
+            if demand.flat
+            else cost.true_work_us(
+                ticket.pool.pricing.law,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                output_tokens=output if demand.generates else 0,
+                samples=demand.samples,
+                prompts=demand.prompts,
+            )
         )
         if completed and ticket.first_token_s is None:
             # The end of an answer whose first token was not told of stands for it, in the prefill window as well.

@@ -70,6 +70,9 @@ class Demand:
     """What the client asked for, where `model` is what its plan, a rule or a fallback gave it instead; else None."""
     class_claimed: bool = True
     """The client has named a class; else `class_name` is the default."""
+    flat: str = ""
+    """`audio` or `image`: each of `samples` costs what the pool's settings say of its kind; empty for all that is made
+    of tokens."""
 
 
 @record

@@ -22,7 +22,7 @@ from forebay.admission.groups import Member, own_us_per_s
 from forebay.admission.learning import CAUTIOUS, CONFIDENT, Learning
 from forebay.admission.ledger import PoolBooks
 from forebay.admission.model import ANONYMOUS, Demand, EndpointId, EndpointState, Usage
-from forebay.admission.pricing import Price, Pricing
+from forebay.admission.pricing import Price, Pricing, flat_of
 from forebay.admission.queues import PoolQueue
 from forebay.admission.retry_after import RetryAfter
 from forebay.admission.settings import (
@@ -57,7 +57,7 @@ class Pool:
     def __init__(self, settings: PoolSettings, common: Settings, books: PoolBooks, now: float) -> None:
         self.settings = settings
         self.common = common
-        self.pricing = Pricing(settings.law or OPTIMISTIC_LAW, settings.max_output_tokens)
+        self.pricing = Pricing(settings.law or OPTIMISTIC_LAW, settings.max_output_tokens, flat_of(settings))
         self.books = books
         self.endpoints: dict[EndpointId, Endpoint] = {}
         self.queue = PoolQueue(rules_of(common), strict=common.class_order is _STRICT)
@@ -121,7 +121,7 @@ class Pool:
             self.pricing.law = OPTIMISTIC_LAW
         self.settings = settings
         self.common = common
-        self.pricing.max_output_tokens = settings.max_output_tokens
+        self.pricing.reconfigure(settings)
         if self.learning.set_speed_known(settings.law is not None, now):
             self._unlearned()
         for entry in common.classes:

@@ -16,7 +16,7 @@ from forebay.admission.model import Cost, Demand, Usage
 from forebay.admission.prefixes import PrefixCaches
 from forebay.admission.prompt_ratio import TRUSTED_AFTER, PromptRatios
 from forebay.admission.record import record
-from forebay.admission.settings import SpeedLaw
+from forebay.admission.settings import PoolSettings, SpeedLaw
 
 DECAY: Final = 0.98
 """Per answer: means over about 50 of them."""
@@ -41,6 +41,14 @@ class Price:
     """The most output tokens that one of its answers can have."""
 
 
+def flat_of(settings: PoolSettings) -> dict[str, int]:
+    """What a request takes that is not made of tokens, by its kind."""
+    return {
+        "audio": settings.to_work_us(settings.audio_gpu_s),
+        "image": settings.to_work_us(settings.image_gpu_s),
+    }
+
+
 class Pricing:
     """Estimates for one pool, and what they are made of."""
 
@@ -48,6 +56,7 @@ class Pricing:
         "_says_cached",
         "_told_cached",
         "context_tokens",
+        "flat_us",
         "law",
         "lengths",
         "max_output_tokens",
@@ -58,9 +67,13 @@ class Pricing:
         "usual_prompt_tokens",
     )
 
-    def __init__(self, law: SpeedLaw, max_output_tokens: int | None) -> None:
+    def __init__(
+        self, law: SpeedLaw, max_output_tokens: int | None, flat_us: dict[str, int] | None = None
+    ) -> None:
         self.law = law
         """Of the reference endpoint."""
+        self.flat_us = flat_us or {}
+        """Work of what is not made of tokens, by its kind (`Demand.flat`)."""
         self.max_output_tokens = max_output_tokens
         self.context_tokens: int | None = None
         """The largest context window of any endpoint; None if one of them does not say."""
@@ -76,8 +89,18 @@ class Pricing:
         self.usual_prompt_tokens = USUAL_PROMPT_TOKENS
         self.usual_output_tokens = USUAL_OUTPUT_TOKENS
 
+    def reconfigure(self, settings: PoolSettings) -> None:
+        """Other settings of its pool."""
+        self.max_output_tokens = settings.max_output_tokens
+        self.flat_us = flat_of(settings)
+
     def price(self, demand: Demand) -> Price:
         """Estimate a request."""
+        if demand.flat:
+            work_us = self.flat_us[demand.flat] * demand.samples
+            return Price(
+                Cost(work_us, 0, 0, 0, 0), self.lengths.expect(demand.class_name, demand.tenant, 0), 1
+            )
         prompt = self.prompt_tokens(demand)
         each = prompt if demand.prompts <= 1 else prompt // demand.prompts
         cap = (self.context_tokens or 2 * self.law.kv_tokens) - each
@@ -120,7 +143,7 @@ class Pricing:
         if demand.prompt_tokens is None and not demand.extra_prompt_tokens:
             self.ratios.observe(demand.model, demand.prompt_bytes, usage.prompt_tokens, demand.prompts)
         cached_tokens = self.cached_of(usage)
-        if cached_tokens is not None:
+        if cached_tokens is not None and not demand.flat:
             self._says_cached = self._told_cached = True
             self.prefixes.observe(demand.prefix_hash, usage.prompt_tokens, cached_tokens)
 

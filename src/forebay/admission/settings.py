@@ -222,6 +222,10 @@ class PoolSettings:
     """Its guaranteed part of its group's GPU time; None: an equal part of what is left."""
     on_stale: OnStale = OnStale.OWN_COUNT
     """For classes that do not say themselves."""
+    audio_gpu_s: float = 1.0
+    """What a request for or with sound takes."""
+    image_gpu_s: float = 5.0
+    """What each picture takes that is made."""
     hold_without_endpoints_s: float = 0.0
     wait_predictor: str = "backlog"
     """`backlog` (work ahead ÷ drain rate) or `plain` (all work in flight and ahead ÷ drain rate)."""

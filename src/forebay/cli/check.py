@@ -23,16 +23,14 @@ def command(file: Path) -> None:
     `-` reads standard input. FOREBAY_… variables of the environment are taken into account, as `forebay serve -c
     FILE` would. Exits with 0 if it can be used, warnings or not, and with 2 if not.
     """
-    from forebay.config import ConfigError, load, memory_limit_bytes, to_settings
-    from forebay.config.tls import tls_contexts
-    from forebay.profiles import load_profile
+    from forebay.config import ConfigError, load
+    from forebay.runtime.prepared import prepare
 
     warnings: tuple[str, ...] = ()
     try:
         loaded = load(file)
         warnings = loaded.warnings
-        settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=load_profile)
-        tls_contexts(loaded)
+        settings = prepare(loaded).settings
     except ConfigError as error:
         _print_warnings(warnings or error.warnings)
         click.echo(str(error), err=True)
@@ -94,6 +92,10 @@ def _pool(pool: Pool, pool_settings: PoolSettings) -> str:
     if pool.gpu_metrics is not None:
         told = len(pool.gpu_metrics.exporters)
         bounds.append(f"its GPUs told by {told} exporter{'s' if told != 1 else ''}")
+    if pool.tokenizer is not None:
+        bounds.append("prompts are counted exactly")
+    if pool.passthrough:
+        bounds.append(f"without admission {', '.join(pool.passthrough)}")
     if pool_settings.mode is not None:
         bounds.append(f"mode {pool_settings.mode.value}")
     return f"pool {pool.name}: {', '.join(parts + bounds)}"

@@ -123,6 +123,8 @@ def _pool_settings(pool: Pool, law: SpeedLaw | None, gpus: int) -> PoolSettings:
         group=pool.group,
         share=pool.share,
         on_stale=OnStale(pool.on_stale),
+        audio_gpu_s=pool.audio_gpu_seconds,
+        image_gpu_s=pool.image_gpu_seconds,
         hold_without_endpoints_s=pool.hold_without_endpoints,
         wait_predictor=pool.wait_predictor,
         target_utilization=target_of(pool.queue_policy),

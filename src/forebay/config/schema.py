@@ -7,6 +7,7 @@ into the core's settings. Nothing here reads files, the environment or the machi
 
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import Annotated, Any, Final, Literal
 
@@ -52,13 +53,14 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "pools[]": frozenset(
         {
             "discovery",
-            "passthrough",
         }
     ),
 }
 """Keys of the planned configuration that this version does not have, by where they belong. A file that uses one
 is refused with a message that says so: accepted and ignored, it would be a limit that somebody believes in."""
 
+
+_PASSED_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~@:+-]+)+(?:/\*)?")
 
 Size = Annotated[
     int,
@@ -180,6 +182,10 @@ class Pool(Strict):
     """Waiting requests over all classes; unset is unlimited, 0 refuses whatever cannot start at once."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """Model names served here, `*` stands for anything; unset means what the endpoints list."""
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    """The model's `tokenizer.json`, or the folder that has it: prompts are counted exactly with it, and what a chat
+    template adds is learned. Needs `pip install 'forebay[tokenizer]'`. Unset: tokens are estimated from bytes, at a
+    ratio that is learned for each model."""
     pass_priority: bool = False
     """Tell vLLM and SGLang how important each request is: the `priority` field of the body becomes the rank of its
     class, counted as that engine counts. The engine must be started for it (vLLM: `--scheduling-policy priority`,
@@ -198,12 +204,19 @@ class Pool(Strict):
     on_stale: OnStaleName = "own_count"
     """At an engine that no longer tells its load, for classes that do not say themselves: go by own books
     (`own_count`), by the last sample (`last_known`), refuse, or let all in (`admit`)."""
+    audio_gpu_seconds: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """What a request to the audio paths is taken to cost: a transcription, a translation, or speech."""
+    image_gpu_seconds: Annotated[float, Field(gt=0, le=1e6)] = 5.0
+    """What each picture is taken to cost that a request to the image paths asks for."""
     hold_without_endpoints: Annotated[Duration, Field(ge=0, le=3600)] = 0.0
     """How long requests wait when no endpoint can serve them; 0 answers 503 at once."""
     wait_predictor: Literal["backlog", "plain"] = "backlog"
     """`backlog`: work ahead ÷ drain rate. `plain`: all work in flight and ahead ÷ drain rate, which refuses earlier."""
     queue_policy: Literal["latency", "balanced", "throughput"] | None = None
     """Ceiling on the pool's utilisation: 0.70, 0.85 or 0.95. Unset is none."""
+    passthrough: Annotated[list[str], Field(max_length=100, default_factory=list)]
+    """Further paths that are passed to these engines as they are, with any method and without admission; `/name/*`
+    stands for all below. For what is not served otherwise: with it clients may reach what administers an engine."""
     forward_authorization: bool = False
     """Where tenants have keys, these are for Forebay and engines do not see them; true sends them on all the same."""
     upstream_key: Annotated[SecretStr, Field(min_length=1)] | None = None
@@ -225,6 +238,14 @@ class Pool(Strict):
             value.get_secret_value().isascii() and value.get_secret_value().isprintable()
         ):
             raise ValueError("a key has printable ASCII characters only; is there a line break at its end?")
+        return value
+
+    @field_validator("passthrough")
+    @classmethod
+    def _passed_paths_are_paths(cls, value: list[str]) -> list[str]:
+        for path in value:
+            if _PASSED_PATH.fullmatch(path) is None:
+                raise ValueError(f"found {path[:60]!r}; a path is like /name/more, and may end with /*")
         return value
 
     @field_validator("models")

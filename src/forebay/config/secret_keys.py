@@ -26,7 +26,7 @@ __all__ = [
 KeyPath = tuple[str | int, ...]
 
 _SECRET: Final = ("admin_token", "upstream_key", "keys")
-_SOUNDS_SECRET: Final = re.compile(r"key|token(?!s)|secret|passw|credential", re.IGNORECASE)
+_SOUNDS_SECRET: Final = re.compile(r"key|token(?!s|izer)|secret|passw|credential", re.IGNORECASE)
 """No other key of the configuration does (a test holds it to that), but `ssl_keyfile`: a key may be pasted there."""
 _TENANT_KEY: Final = re.compile(r"[a-z_]{1,24}")
 _HOLDS_SECRET: Final = re.compile(

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from forebay.emulator.generation import Generation, Sample
-from forebay.emulator.wording import DONE, AnswerWording, filler
+from forebay.emulator.wording import Wording, filler
 from forebay.http.exchange import Exchange
 from forebay.http.message import Headers
 
@@ -77,7 +77,7 @@ class Answer(ABC):
     """What both forms have in common."""
 
     def __init__(
-        self, exchange: Exchange, wording: AnswerWording, generation: Generation, first_id: int, now_s: float
+        self, exchange: Exchange, wording: Wording, generation: Generation, first_id: int, now_s: float
     ) -> None:
         self.exchange = exchange
         self.number = first_id
@@ -112,7 +112,7 @@ class StreamAnswer(Answer):
     """Server-sent events, a chunk per token."""
 
     def __init__(
-        self, exchange: Exchange, wording: AnswerWording, generation: Generation, first_id: int, now_s: float
+        self, exchange: Exchange, wording: Wording, generation: Generation, first_id: int, now_s: float
     ) -> None:
         super().__init__(exchange, wording, generation, first_id, now_s)
         self._paused = False
@@ -163,14 +163,14 @@ class StreamAnswer(Answer):
 
     def _last_chunk(self, choice: Choice) -> bytes:
         text = choice.next_text()
-        return self._wording.last_chunk(
-            choice.opening, text, choice.given, choice.finish_reason.encode("ascii")
-        )
+        whole = filler(choice.words_from, choice.given) if self._wording.tells_whole_text else b""
+        reason = choice.finish_reason.encode("ascii")
+        return self._wording.last_chunk(choice.opening, text, choice.given, reason, whole)
 
     def _end(self, pieces: list[bytes]) -> None:
         if self._generation.include_usage:
             pieces.append(self._wording.usage_chunk(self._output_tokens()))
-        pieces.append(DONE)
+        pieces.append(self._wording.closing)
         self.exchange.write_many(pieces)
         self.exchange.finish()
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from forebay.emulator import errors, generation
+from forebay.emulator import errors, generation, other_apis, other_wording
 from forebay.emulator.answers import JSON_HEADERS, Answer, Choice, StreamAnswer, WholeAnswer
 from forebay.emulator.errors import RequestRefused
 from forebay.emulator.generation import Generation, GenerationRules
 from forebay.emulator.lengths import Prompt
 from forebay.emulator.metrics import CONTENT_TYPE, MetricsText, RequestMetrics
 from forebay.emulator.realtime import RealTimeEngine
-from forebay.emulator.wording import AnswerWording
+from forebay.emulator.wording import AnswerWording, Wording, filler
 from forebay.enginemodel import EngineConfig, Request, StepResult
 from forebay.http.exchange import BodyFailure, Exchange
 from forebay.http.message import Headers, get_header
@@ -30,6 +31,38 @@ REQUEST_ID_BYTES_MAX: Final = 128
 VERSION: Final = "0.32.0+forebay.emulator"
 
 _Route = Callable[[Exchange], None]
+
+
+class _MakeWording(Protocol):
+    def __call__(self, *, answer_id: str, created: int, model: str, prompt_tokens: int) -> Wording: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """How requests of one path are read and answered."""
+
+    read: Callable[[bytes, GenerationRules], Generation]
+    prefix: str
+    """Of its answers' ids."""
+    wording: _MakeWording | None = None
+    """None: as chats and completions are."""
+
+
+_EMBEDDINGS = _Api(other_apis.read_embeddings, "embd", other_wording.EmbeddingsWording)
+_RERANK = _Api(other_apis.read_scores, "score", other_wording.RerankWording)
+_SCORE = _Api(other_apis.read_scores, "score", other_wording.ScoresWording)
+_APIS: Final = {
+    "/v1/chat/completions": _Api(generation.read_chat, "chatcmpl"),
+    "/v1/completions": _Api(generation.read_completion, "cmpl"),
+    "/v1/messages": _Api(other_apis.read_messages, "chatcmpl", other_wording.MessagesWording),
+    "/v1/responses": _Api(other_apis.read_responses, "resp", other_wording.ResponsesWording),
+    "/v1/embeddings": _EMBEDDINGS,
+    "/rerank": _RERANK,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/score": _SCORE,
+    "/v1/score": _SCORE,
+}
 
 
 class EmulatorApp:
@@ -60,9 +93,10 @@ class EmulatorApp:
         self._metrics = RequestMetrics(config.context_tokens)
         self._metrics_text = MetricsText(model=model, config=config, created_s=self._created_s)
         self._routes: dict[str, tuple[bytes, _Route]] = {
-            "/v1/chat/completions": (b"POST", partial(self._read_generation, generation.read_chat)),
-            "/v1/completions": (b"POST", partial(self._read_generation, generation.read_completion)),
-            "/tokenize": (b"POST", self._read_tokenize),
+            **{path: (b"POST", partial(self._read_generation, api)) for path, api in _APIS.items()},
+            "/tokenize": (b"POST", partial(self._read_body_of, self._tokenize)),
+            "/detokenize": (b"POST", partial(self._read_body_of, self._detokenize)),
+            "/v1/messages/count_tokens": (b"POST", partial(self._read_body_of, self._count_tokens)),
             "/v1/models": (b"GET", self._models),
             "/metrics": (b"GET", self._show_metrics),
             "/version": (b"GET", self._version),
@@ -160,9 +194,7 @@ class EmulatorApp:
 
     # -- generation ---------------------------------------------------------------------------------------------
 
-    def _read_generation(
-        self, read: Callable[[bytes, GenerationRules], Generation], exchange: Exchange
-    ) -> None:
+    def _read_generation(self, api: _Api, exchange: Exchange) -> None:
         media_type = (
             (get_header(exchange.head.headers, b"content-type") or b"").split(b";")[0].strip().lower()
         )
@@ -170,7 +202,7 @@ class EmulatorApp:
             message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
             self._refuse(exchange, RequestRefused(400, message, "Bad Request"))
             return
-        self._read_body(exchange, partial(self._generate, exchange, read))
+        self._read_body(exchange, partial(self._generate, exchange, api))
 
     def _read_body(self, exchange: Exchange, on_body: Callable[[bytes], None]) -> None:
         exchange.read_body(BODY_BYTES_MAX, on_body, partial(self._body_failed, exchange))
@@ -184,11 +216,9 @@ class EmulatorApp:
             refusal = RequestRefused(400, "The body is broken: its chunked coding cannot be read.")
         self._refuse(exchange, refusal)
 
-    def _generate(
-        self, exchange: Exchange, read: Callable[[bytes, GenerationRules], Generation], raw: bytes
-    ) -> None:
+    def _generate(self, exchange: Exchange, api: _Api, raw: bytes) -> None:
         try:
-            wanted = read(raw, self._rules)
+            wanted = api.read(raw, self._rules)
         except RequestRefused as refusal:
             self._refuse(exchange, refusal)
             return
@@ -196,18 +226,25 @@ class EmulatorApp:
             message = "cannot schedule new futures after shutdown"
             self._refuse(exchange, RequestRefused(500, message, "InternalServerError"))
             return
-        self._begin(exchange, wanted)
+        self._begin(exchange, api, wanted)
 
-    def _begin(self, exchange: Exchange, wanted: Generation) -> None:
+    def _begin(self, exchange: Exchange, api: _Api, wanted: Generation) -> None:
         engine = self._require_engine()
-        wording = AnswerWording(
-            chat=wanted.chat,
-            answer_id=self._answer_id(exchange, "chatcmpl" if wanted.chat else "cmpl"),
-            created=int(self._wall_clock()),
-            model=self._model,
-            prompt_tokens=wanted.prompt_tokens,
-            continuous_usage=wanted.continuous_usage,
-        )
+        answer_id, created = self._answer_id(exchange, api.prefix), int(self._wall_clock())
+        wording: Wording
+        if api.wording is None:
+            wording = AnswerWording(
+                chat=wanted.chat,
+                answer_id=answer_id,
+                created=created,
+                model=self._model,
+                prompt_tokens=wanted.prompt_tokens,
+                continuous_usage=wanted.continuous_usage,
+            )
+        else:
+            wording = api.wording(
+                answer_id=answer_id, created=created, model=self._model, prompt_tokens=wanted.prompt_tokens
+            )
         form = StreamAnswer if wanted.stream else WholeAnswer
         answer = form(exchange, wording, wanted, self._next_id, self._clock())
         self._next_id += len(answer.choices)
@@ -279,24 +316,32 @@ class EmulatorApp:
     def _health(exchange: Exchange) -> None:
         exchange.respond(200, [], b"")
 
-    def _read_tokenize(self, exchange: Exchange) -> None:
-        self._read_body(exchange, partial(self._tokenize, exchange))
+    def _read_body_of(self, answer: Callable[[bytes], object], exchange: Exchange) -> None:
+        self._read_body(exchange, partial(self._answer_json, exchange, answer))
 
-    def _tokenize(self, exchange: Exchange, raw: bytes) -> None:
+    def _answer_json(self, exchange: Exchange, answer: Callable[[bytes], object], raw: bytes) -> None:
         try:
-            prompt = generation.read_tokenize(raw)
+            self._respond_json(exchange, answer(raw))
         except RequestRefused as refusal:
             self._refuse(exchange, refusal)
-            return
-        self._respond_json(
-            exchange,
-            {
-                "count": prompt.tokens,
-                "max_model_len": self._config.context_tokens,
-                "tokens": list(range(prompt.tokens)),
-                "token_strs": None,
-            },
-        )
+
+    def _tokenize(self, raw: bytes) -> object:
+        prompt = generation.read_tokenize(raw)
+        return {
+            "count": prompt.tokens,
+            "max_model_len": self._config.context_tokens,
+            "tokens": list(range(prompt.tokens)),
+            "token_strs": None,
+        }
+
+    @staticmethod
+    def _detokenize(raw: bytes) -> object:
+        return {"prompt": filler(0, generation.read_detokenize(raw)).decode("ascii")}
+
+    @staticmethod
+    def _count_tokens(raw: bytes) -> object:
+        tokens = other_apis.read_count(raw).tokens
+        return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
 
     @staticmethod
     def _respond_json(exchange: Exchange, body: object) -> None:

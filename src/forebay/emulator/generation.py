@@ -85,9 +85,16 @@ class TokenizeBody(msgspec.Struct):
     messages: list[Message] | None = None
 
 
+class DetokenizeBody(msgspec.Struct):
+    """Body of /detokenize."""
+
+    tokens: list[_Count]
+
+
 # Not strict: like vLLM, take "3" and 3.0 for 3.
 _CHAT: Final = msgspec.json.Decoder(ChatBody, strict=False)
 _COMPLETION: Final = msgspec.json.Decoder(CompletionBody, strict=False)
+_DETOKENIZE: Final = msgspec.json.Decoder(DetokenizeBody, strict=False)
 _TOKENIZE: Final = msgspec.json.Decoder(TokenizeBody, strict=False)
 
 
@@ -128,35 +135,35 @@ class GenerationRules:
 
 def read_chat(raw: bytes, rules: GenerationRules) -> Generation:
     """The generation that a /v1/chat/completions body asks for. Raises `RequestRefused`."""
-    body = _decode(_CHAT, raw)
+    body = decode(_CHAT, raw)
     if body.messages is None:
         raise errors.invalid_body("body.messages", "missing", "Field required")
-    _check_model(body, rules)
+    check_model(body, rules)
     if not body.messages:
         raise errors.RequestRefused(
             400, "Cannot apply chat template to an empty conversation. Provide at least one message."
         )
     prompt = chat_prompt([(message.role, message.text()) for message in body.messages])
     if body.max_completion_tokens is not None:
-        return _generation(
+        return generation_of(
             body, rules, [prompt], "max_completion_tokens", body.max_completion_tokens, chat=True
         )
-    return _generation(body, rules, [prompt], "max_tokens", body.max_tokens, chat=True)
+    return generation_of(body, rules, [prompt], "max_tokens", body.max_tokens, chat=True)
 
 
 def read_completion(raw: bytes, rules: GenerationRules) -> Generation:
     """The generation that a /v1/completions body asks for. Raises `RequestRefused`."""
-    body = _decode(_COMPLETION, raw)
+    body = decode(_COMPLETION, raw)
     if body.prompt is None:
         raise errors.invalid_body("body.prompt", "missing", "Field required")
-    _check_model(body, rules)
+    check_model(body, rules)
     limit = COMPLETION_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-    return _generation(body, rules, _prompts(body.prompt), "max_tokens", limit, chat=False)
+    return generation_of(body, rules, prompts_of(body.prompt), "max_tokens", limit, chat=False)
 
 
 def read_tokenize(raw: bytes) -> Prompt:
     """The prompt in a /tokenize body. Raises `RequestRefused`."""
-    body = _decode(_TOKENIZE, raw)
+    body = decode(_TOKENIZE, raw)
     if body.messages is not None:
         return chat_prompt([(message.role, message.text()) for message in body.messages])
     if body.prompt is None:
@@ -164,7 +171,13 @@ def read_tokenize(raw: bytes) -> Prompt:
     return text_prompt(body.prompt)
 
 
-def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:
+def read_detokenize(raw: bytes) -> int:
+    """How many tokens a /detokenize body has. Raises `RequestRefused`."""
+    return len(decode(_DETOKENIZE, raw).tokens)
+
+
+def decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:
+    """The body. Raises `RequestRefused`."""
     if not raw:
         raise errors.invalid_body("body", "missing", "Field required")
     try:
@@ -173,12 +186,14 @@ def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:
         raise errors.from_decoding(error) from None
 
 
-def _check_model(body: Body, rules: GenerationRules) -> None:
+def check_model(body: Body, rules: GenerationRules) -> None:
+    """Raises `RequestRefused` if another model is asked for."""
     if body.model is not None and body.model != rules.model:
         raise errors.unknown_model(body.model, rules.model)
 
 
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
+def prompts_of(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
+    """A prompt of any of its forms. Raises `RequestRefused`."""
     if isinstance(prompt, str):
         return [text_prompt(prompt)]
     ids = [part for part in prompt if isinstance(part, int)]
@@ -199,7 +214,7 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
     )
 
 
-def _generation(
+def generation_of(
     body: Body,
     rules: GenerationRules,
     prompts: list[Prompt],
@@ -208,6 +223,7 @@ def _generation(
     *,
     chat: bool,
 ) -> Generation:
+    """What these prompts ask for. Raises `RequestRefused`."""
     per_prompt = 1 if body.n is None else body.n
     if per_prompt < 1:
         raise errors.wrong_value("n", per_prompt, "n must be at least 1")

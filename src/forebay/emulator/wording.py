@@ -6,6 +6,7 @@ answer, never per token. `AnswerWording` owns the fragments of one answer and kn
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 import msgspec
@@ -29,8 +30,41 @@ def filler(start: int, tokens: int) -> bytes:
     return b"".join(FILLER[(start + offset) % count] for offset in range(tokens))
 
 
-class AnswerWording:
-    """The JSON of one answer, streamed or whole."""
+class Wording(ABC):
+    """The JSON of one answer, streamed or whole, in the form of one API."""
+
+    closing: bytes = DONE
+    """What ends a stream."""
+    tells_whole_text: bool = False
+    """The last chunk repeats all text of the answer."""
+
+    @abstractmethod
+    def opening(self, index: int) -> bytes:
+        """What precedes the text in every chunk of choice `index`."""
+
+    @abstractmethod
+    def role_chunk(self, index: int) -> bytes:
+        """What comes before the first text of a choice."""
+
+    @abstractmethod
+    def text_chunk(self, opening: bytes, text: bytes, given: int) -> bytes:
+        """A chunk with text, after which the choice has given `given` tokens."""
+
+    @abstractmethod
+    def last_chunk(self, opening: bytes, text: bytes, given: int, reason: bytes, whole: bytes) -> bytes:
+        """The chunk with a choice's last text; it carries the reason for the end."""
+
+    @abstractmethod
+    def usage_chunk(self, output_tokens: int) -> bytes:
+        """The chunk without choices that ends a stream whose usage was asked for."""
+
+    @abstractmethod
+    def whole(self, texts: list[tuple[bytes, str]], output_tokens: int) -> bytes:
+        """The whole answer: (text, reason for the end) per choice."""
+
+
+class AnswerWording(Wording):
+    """A chat or a completion."""
 
     __slots__ = (
         "_chat",
@@ -94,7 +128,7 @@ class AnswerWording:
             return b"%b%b%b%b}\n\n" % (opening, text, self._close, self._usage(given))
         return b"%b%b%b}\n\n" % (opening, text, self._close)
 
-    def last_chunk(self, opening: bytes, text: bytes, given: int, reason: bytes) -> bytes:
+    def last_chunk(self, opening: bytes, text: bytes, given: int, reason: bytes, whole: bytes = b"") -> bytes:
         """The chunk with a choice's last text; it carries the reason for the end."""
         return b"%b%b%b%b}\n\n" % (opening, text, self._finish % reason, self._usage(given))
 

@@ -11,7 +11,16 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["UNREADABLE", "NestedError", "UsageFields", "decode_error", "decode_usage", "decode_whole"]
+__all__ = [
+    "UNREADABLE",
+    "NativeAnswer",
+    "NestedError",
+    "UsageFields",
+    "decode_error",
+    "decode_native",
+    "decode_usage",
+    "decode_whole",
+]
 
 
 class CachedTokens(msgspec.Struct, gc=False):
@@ -26,6 +35,12 @@ class UsageFields(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: CachedTokens | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    input_tokens_details: CachedTokens | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
 
 
 class WholeAnswer(msgspec.Struct, gc=False):
@@ -38,6 +53,7 @@ class NestedError(msgspec.Struct, gc=False):
     """The error object of those who nest it."""
 
     code: int | str | None = None
+    type: str | None = None
 
 
 class ErrorEvent(msgspec.Struct, gc=False):
@@ -45,10 +61,43 @@ class ErrorEvent(msgspec.Struct, gc=False):
 
     error: NestedError | str | None = None
     code: int | str | None = None
+    error_type: str | None = None
+
+
+class Timings(msgspec.Struct, gc=False):
+    """Of llama.cpp."""
+
+    cache_n: int | None = None
+
+
+class MetaInfo(msgspec.Struct, gc=False):
+    """Of SGLang."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Details(msgspec.Struct, gc=False):
+    """Of TGI."""
+
+    generated_tokens: int | None = None
+    input_length: int | None = None
+
+
+class NativeAnswer(msgspec.Struct, gc=False):
+    """An answer of an engine's own route, or the last event of one."""
+
+    tokens_predicted: int | None = None
+    tokens_evaluated: int | None = None
+    timings: Timings | None = None
+    meta_info: MetaInfo | None = None
+    details: Details | None = None
 
 
 decode_usage: Final = msgspec.json.Decoder(UsageFields).decode
 decode_whole: Final = msgspec.json.Decoder(WholeAnswer).decode
+decode_native: Final = msgspec.json.Decoder(NativeAnswer | list[NativeAnswer]).decode
 decode_error: Final = msgspec.json.Decoder(ErrorEvent).decode
 UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
 """What the decoders raise for what is not as they expect."""

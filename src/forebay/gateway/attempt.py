@@ -17,16 +17,20 @@ from typing import Final, Protocol
 from forebay.admission.events import Failure
 from forebay.admission.model import EndpointId, TicketId, Usage
 from forebay.admission.outcomes import Outcome
+from forebay.gateway.apis import AdmittedRoute
 from forebay.gateway.engine_answers import (
     answer_from_event,
     gave_up,
     is_refusal,
     passed_head,
     usage_of_body,
+    usage_of_ends,
+    usage_of_native,
     usage_of_object,
 )
+from forebay.gateway.error_shapes import event_of
 from forebay.gateway.progress import Progress
-from forebay.gateway.refusals import Answer, error_event
+from forebay.gateway.refusals import Answer, ending_body
 from forebay.gateway.upstreams import Target
 from forebay.http.client import Call, CallFailure
 from forebay.http.exchange import Exchange
@@ -37,11 +41,15 @@ __all__ = ["Attempt", "Owner"]
 
 HELD_BYTES: Final = 4 * 1024
 """Comments before the first event are held up to this many bytes."""
+HELD_PRELUDE_BYTES: Final = 64 * 1024
+"""The same where events say what was asked for, tools and all, before there is an answer."""
 ERROR_BODY_BYTES: Final = 64 * 1024
 """An engine's error answer is kept up to this size, to be relayed if no other endpoint helps."""
 LARGE_PIECE_BYTES: Final = 1024
 USAGE_BODY_BYTES: Final = 256 * 1024
-"""A non-streamed answer is looked into for its usage up to this size."""
+"""A non-streamed answer is looked into for its usage up to this size,"""
+TAIL_BYTES: Final = 4 * 1024
+"""and at its end if it is longer: embeddings are."""
 
 _FAILURES: Final = {
     CallFailure.CONNECT: Failure.CONNECT,
@@ -102,6 +110,7 @@ class Attempt:
         "_owner",
         "_phase",
         "_progress",
+        "_route",
         "_scanner",
         "endpoint",
         "last_event_s",
@@ -113,10 +122,17 @@ class Attempt:
         "ticket",
     )
 
-    def __init__(
-        self, owner: Owner, exchange: Exchange, target: Target, ticket: TicketId, progress: Progress
+    def __init__(  # noqa: PLR0917 - by position: for each request
+        self,
+        owner: Owner,
+        exchange: Exchange,
+        target: Target,
+        ticket: TicketId,
+        progress: Progress,
+        route: AdmittedRoute,
     ) -> None:
         self._owner = owner
+        self._route = route
         self._exchange = exchange
         self._progress = progress
         self._call: Call | None = None
@@ -198,11 +214,16 @@ class Attempt:
         if self._phase is _PLAIN:
             return self._usage_of_kept()
         scanner = self._scanner
-        return usage_of_object(scanner.usage) if scanner is not None and scanner.usage is not None else None
+        if scanner is None:
+            return None
+        if scanner.usage is None:
+            return usage_of_ends(scanner.ends) if self._route.native else None
+        return usage_of_object(scanner.usage, scanner.first_usage)
 
     def end_stream(self, outcome: Outcome, detail: str) -> None:
         """Tells the client inside the stream why it ends, and closes so that it cannot be taken for a whole one."""
-        event = error_event(outcome, detail)
+        status, body = ending_body(outcome, detail)
+        event = event_of(self._route.errors, status, body)
         # A cut-off event is ended first, so that ours is not read as a part of it.
         self._exchange.write(
             event if self._last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n" + event
@@ -218,7 +239,8 @@ class Attempt:
             self._progress.hold(self)
         elif passed_head(head).is_stream:
             self._phase = _HELD_STREAM
-            self._scanner = SseScanner()
+            route = self._route
+            self._scanner = SseScanner(route.end_key, all_ends=route.all_ends, preludes=route.preludes)
             self._feed = self._scanner.feed
         else:
             self._phase = _HELD_PLAIN
@@ -244,7 +266,7 @@ class Attempt:
             self._hold(data)
         elif phase is _PLAIN:
             self._exchange.write(data)
-            self._keep(data, USAGE_BODY_BYTES)
+            self._keep_tail(data)
             if not self.moved:
                 self._progress.note(self)
         elif phase is _HELD_PLAIN:
@@ -314,7 +336,7 @@ class Attempt:
         self._kept_bytes += len(data)
         if scanner.data_events or scanner.done:
             self._first_event()
-        elif self._kept_bytes > HELD_BYTES:
+        elif self._kept_bytes > (HELD_PRELUDE_BYTES if self._route.preludes else HELD_BYTES):
             self._begin_stream()
         elif len(self._kept) == 1:
             self._progress.hold(self)
@@ -367,7 +389,7 @@ class Attempt:
             self._failed(Failure.CUT, Answer(head.status, head.headers, body))
             return
         self._exchange.respond(head.status, passed.joined(self._owner.own_lines(passed.request_id)), body)
-        self._ended(self._outcome(), usage_of_body(body) if head.status == 200 else None)
+        self._ended(self._outcome(), self._usage_of(body))
 
     def _refused_inside(self, data: bytes) -> None:
         """The stream begins with an error."""
@@ -402,7 +424,7 @@ class Attempt:
             else:
                 self._exchange.abort()
             self._ended(Outcome.UPSTREAM_INTERRUPTED, usage, engine_goes_on=engine_goes_on)
-        elif scanner.done or (clean and scanner.finish_reason_seen):
+        elif scanner.done or (clean and (scanner.finish_reason_seen or self._route.native)):
             self._exchange.finish()
             self._ended(Outcome.COMPLETED, usage)
         else:
@@ -424,9 +446,15 @@ class Attempt:
         return Answer(head.status, head.headers, b"".join(self._kept))
 
     def _usage_of_kept(self) -> Usage | None:
-        if self._kept_bytes > USAGE_BODY_BYTES or self._answer_head().status != 200:
+        return self._usage_of(b"".join(self._kept))
+
+    def _usage_of(self, body: bytes) -> Usage | None:
+        """What a whole answer, or the end of a long one, says of its cost."""
+        head = self._answer_head()
+        if head.status != 200:
             return None
-        return usage_of_body(b"".join(self._kept))
+        usage = usage_of_body(body)
+        return usage_of_native(body, head.headers) if usage is None and self._route.native else usage
 
     # Ends and small parts
 
@@ -450,6 +478,14 @@ class Attempt:
             self._kept.append(data)
         else:
             self._kept.clear()
+
+    def _keep_tail(self, data: bytes) -> None:
+        """Of a long answer its end is kept, where most engines put what it came to."""
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes > USAGE_BODY_BYTES:
+            tail = data if len(data) > TAIL_BYTES else b"".join(self._kept)
+            self._kept = [tail[-TAIL_BYTES:]]
 
     def _answer_head(self) -> ResponseHead:
         assert self._head is not None

@@ -13,6 +13,7 @@ import msgspec
 
 __all__ = [
     "ABSENT",
+    "UNREADABLE",
     "Chat",
     "Completion",
     "CrowdedChat",
@@ -22,6 +23,7 @@ __all__ = [
     "decode_chat",
     "decode_completion",
     "decode_crowded_chat",
+    "decode_detail",
     "decode_texts",
 ]
 
@@ -37,6 +39,13 @@ class Part(msgspec.Struct, gc=False):
 
     type: str | None = None
     text: str | None = None
+    image_url: msgspec.Raw = ABSENT
+
+
+class Detail(msgspec.Struct, gc=False):
+    """How closely an image is to be looked at."""
+
+    detail: str | None = None
 
 
 class Message(msgspec.Struct, gc=False):
@@ -52,6 +61,7 @@ class Chat(msgspec.Struct, gc=False):
     model: str | None = None
     messages: list[Message] | None = None
     tools: msgspec.Raw = ABSENT
+    functions: msgspec.Raw = ABSENT
     stream: bool | None = None
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
@@ -64,6 +74,7 @@ class CrowdedChat(msgspec.Struct, gc=False):
     model: str | None = None
     messages: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
+    functions: msgspec.Raw = ABSENT
     stream: bool | None = None
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
@@ -84,4 +95,8 @@ class Completion(msgspec.Struct, gc=False):
 decode_chat: Final = msgspec.json.Decoder(Chat).decode
 decode_crowded_chat: Final = msgspec.json.Decoder(CrowdedChat).decode
 decode_completion: Final = msgspec.json.Decoder(Completion).decode
+decode_detail: Final = msgspec.json.Decoder(Detail).decode
 decode_texts: Final = msgspec.json.Decoder(str | list[str]).decode
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoders raise for what is not as they expect."""

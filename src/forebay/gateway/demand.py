@@ -1,106 +1,45 @@
-"""Reads from a request body what admission needs, without building a tree of it.
+"""Reads the bodies of chats and completions: the readers of the paths that nearly all requests come on.
 
-Only the fields named here are decoded; the rest is checked for JSON syntax and skipped, and belongs to the engine
-to judge. A wrong type in a field that is read is our 400, naming the field. The body itself is never changed: what
-reaches the engine is what the client sent. What is decoded is bounded: a body may hold millions of tiny parts, and
-as objects they would take ten times its size and stop the event loop for a second.
-
-Where engines differ on duplicate keys they all take the last one, and so does the decoder used here. Nothing of the
-input is ever put into an error message.
+For: `apis`, which has the readers of all APIs. How a body is decoded and what of it counts is in `asks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
+from forebay.gateway.asks import (
+    ATTACHMENT_TOKENS,
+    Ask,
+    bounded,
+    count_prompt,
+    decoded,
+    is_crowded,
+    output_limit,
+    samples_of,
+    size_of,
+    utf8_length,
+)
 from forebay.gateway.body_fields import (
     ABSENT,
-    Chat,
-    Completion,
-    CrowdedChat,
+    UNREADABLE,
     Message,
-    Number,
     Part,
     decode_chat,
     decode_completion,
     decode_crowded_chat,
-    decode_texts,
+    decode_detail,
 )
-from forebay.gateway.prefix import PREFIX_CHARACTERS, prefix_of_messages, prefix_of_text
+from forebay.gateway.prefix import PREFIX_CHARACTERS, prefix_of_messages
 
-__all__ = ["ATTACHMENT_TOKENS", "Ask", "BadRequest", "read_chat", "read_completion", "unstated_limit"]
+__all__ = ["image_tokens", "read_chat", "read_completion", "unstated_limit"]
 
-ATTACHMENT_TOKENS: Final = 1_000
-"""Prompt tokens assumed for an image, a sound or a file: what a picture costs in the common vision models. Only an
-estimate of cost; the true count comes with the answer."""
-
-MAX_OUTPUT_TOKENS: Final = 2**31 - 1
-"""No engine takes a larger limit; above it the value is a mistake."""
-
-MAX_SAMPLES: Final = 128
-"""Most answers to one prompt (`n`, `best_of`), as with OpenAI: one request must not be able to book a whole pool."""
-
-MAX_LIST_SAMPLES: Final = 8192
-"""The same for a list of prompts, over all of them. Batch clients send one or two thousand prompts at a time."""
-
-MODEL_NAME_CHARS: Final = 512
-"""Longest model name. It is kept in records and logs long after the body is gone, so it must not be of any size."""
-
-LARGE_BODY_BYTES: Final = 1024 * 1024
-"""A body up to this size cannot hold enough parts to matter; in a larger one they are reckoned before being decoded."""
-
-DECODED_PARTS: Final = 500_000
-"""Most parts (messages, content parts, prompts) that a large body may have for them to be decoded one by one."""
+LOW_DETAIL_TOKENS: Final = 85
+"""An image that is declared `"detail": "low"`, as OpenAI counts it."""
 
 _UNSTATED_COMPLETION_LIMIT: Final = {"vllm": 16, "sglang": 16}
 """What /v1/completions generates at most when the client says nothing. Other engines run until they end."""
-
-
-class BadRequest(Exception):
-    """The client's bytes are wrong; answered with 400 `invalid_request`."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-
-
-@dataclass(slots=True)
-class Ask:
-    """What one body asks for."""
-
-    model: str | None
-    stream: bool
-    prompt_bytes: int
-    prompt_tokens: int | None = None
-    """Exact count, for prompts given as token ids."""
-    extra_prompt_tokens: int = 0
-    max_output_tokens: int | None = None
-    samples: int = 1
-    prompts: int = 1
-    """Separate prompts (`prompt` may be a list); sizes are those of all together."""
-    prefix_hash: int | None = None
-    """What the prompt begins with (`gateway.prefix`); None if it is short."""
-    cut_output_tokens: int | None = None
-    """Where an answer may have been cut off before its limit (`Demand.cut_output_tokens`)."""
-
-
-_Body = TypeVar("_Body", Chat, CrowdedChat, Completion)
-
-_TYPE_WORDS: Final = {
-    "str": "a string",
-    "int": "a whole number",
-    "int | float": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
 
 
 def read_chat(body: bytes) -> Ask:
@@ -109,9 +48,9 @@ def read_chat(body: bytes) -> Ask:
     Raises:
         BadRequest: The body is not a JSON object, or a field that is read has a wrong type or value.
     """
-    chat = _decoded(decode_crowded_chat, body) if _is_crowded(body) else _decoded(decode_chat, body)
-    limit = _output_limit(chat.max_tokens, "max_tokens")
-    other = _output_limit(chat.max_completion_tokens, "max_completion_tokens")
+    chat = decoded(decode_crowded_chat, body) if is_crowded(body) else decoded(decode_chat, body)
+    limit = output_limit(chat.max_tokens, "max_tokens")
+    other = output_limit(chat.max_completion_tokens, "max_completion_tokens")
     cut = None
     if other is not None and limit is None:
         limit = other
@@ -120,13 +59,14 @@ def read_chat(body: bytes) -> Ask:
         # one says nothing of its length.
         limit, cut = max(limit, other), min(limit, other)
     ask = Ask(
-        _bounded(chat.model),
+        bounded(chat.model),
         chat.stream is True,
-        0 if chat.tools is ABSENT else memoryview(chat.tools).nbytes,
+        (0 if chat.tools is ABSENT else size_of(chat.tools))
+        + (0 if chat.functions is ABSENT else size_of(chat.functions)),
         None,
         0,
         limit,
-        1 if chat.n is None else _samples(chat.n, "n"),
+        1 if chat.n is None else samples_of(chat.n, "n"),
         cut_output_tokens=cut,
     )
     messages = chat.messages
@@ -145,124 +85,26 @@ def read_completion(body: bytes) -> Ask:
     Raises:
         BadRequest: As for `read_chat`.
     """
-    completion = _decoded(decode_completion, body)
+    completion = decoded(decode_completion, body)
     ask = Ask(
-        _bounded(completion.model),
+        bounded(completion.model),
         completion.stream is True,
         0,
-        max_output_tokens=_output_limit(completion.max_tokens, "max_tokens"),
-        samples=1 if completion.n is None else _samples(completion.n, "n"),
+        max_output_tokens=output_limit(completion.max_tokens, "max_tokens"),
+        samples=1 if completion.n is None else samples_of(completion.n, "n"),
     )
     if completion.best_of is not None:
-        best_of = _samples(completion.best_of, "best_of")
+        best_of = samples_of(completion.best_of, "best_of")
         if best_of > ask.samples:
             # Engines that do not know it give fewer answers: what is divided by it is no length.
             ask.samples, ask.cut_output_tokens = best_of, 1
-    _count_prompt(bytes(completion.prompt), ask)
-    if ask.samples > MAX_LIST_SAMPLES:
-        raise BadRequest(
-            f"'prompt' and 'n' ask for {ask.samples} answers, and {MAX_LIST_SAMPLES} is the most in one request; "
-            "send fewer prompts in one.",
-            "prompt",
-        )
+    count_prompt(bytes(completion.prompt), ask)
     return ask
 
 
 def unstated_limit(engine: str) -> int | None:
     """The output limit that this engine applies to /v1/completions when the client states none."""
     return _UNSTATED_COMPLETION_LIMIT.get(engine)
-
-
-def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body:
-    try:
-        read = decode(body)
-        # Skipped strings are not checked by the decoder, and an engine's parser would fail on them.
-        if not body.isascii():
-            body.decode()
-        return read
-    except msgspec.ValidationError as invalid:
-        raise _wrong_type(invalid) from None
-    except msgspec.DecodeError as malformed:
-        raise BadRequest(_syntax_message(body, malformed)) from None
-    except UnicodeDecodeError as undecodable:
-        raise BadRequest(f"The request body is not valid UTF-8 (byte {undecodable.start}).") from None
-    except RecursionError:
-        raise BadRequest("The request body is nested too deeply.") from None
-
-
-def _syntax_message(body: bytes, error: msgspec.DecodeError) -> str:
-    if not body:
-        return "The request body is empty; a JSON object is expected."
-    if body.startswith(b"\xef\xbb\xbf"):
-        return "The request body starts with a byte order mark; send plain UTF-8."
-    said = str(error)
-    if said.startswith("JSON is malformed: "):
-        return f"The request body is not valid JSON: {said.removeprefix('JSON is malformed: ')}."
-    if "UTF-8" in said:
-        return "The request body is not valid UTF-8."
-    # A cut-off body and an unpaired surrogate escape are reported alike.
-    return "The request body is not valid JSON: it ends too early, or has an incomplete \\u escape."
-
-
-def _wrong_type(error: msgspec.ValidationError) -> BadRequest:
-    said, _, path = str(error).partition(" - at `$")
-    param = path.rstrip("`").lstrip(".") or None
-    place = f"'{param}'" if param else "The request body"
-    expected, _, got = said.partition(", got ")
-    if expected.startswith("Expected `") and got:
-        wanted = expected.removeprefix("Expected `").rstrip("`").removesuffix(" | null")
-        found = got.strip("`")
-        return BadRequest(f"{place} must be {_in_words(wanted)}, not {_in_words(found)}.", param)
-    return BadRequest(f"{place} is out of range.", param)
-
-
-def _in_words(kind: str) -> str:
-    if kind in _TYPE_WORDS:
-        return _TYPE_WORDS[kind]
-    return " or ".join(_TYPE_WORDS.get(part, part) for part in kind.split(" | "))
-
-
-def _is_crowded(data: bytes) -> bool:
-    """True if this may have more parts than are decoded. Each part has a brace of its own or two quotation marks."""
-    if len(data) <= LARGE_BODY_BYTES:
-        return False
-    return data.count(b"{") + data.count(b'"') // 2 > DECODED_PARTS
-
-
-def _bounded(model: str | None) -> str | None:
-    if model is not None and len(model) > MODEL_NAME_CHARS:
-        raise BadRequest(f"'model' is longer than {MODEL_NAME_CHARS} characters.", "model")
-    return model
-
-
-def _whole(value: Number, field: str) -> int:
-    if isinstance(value, float):
-        if not value.is_integer():
-            raise BadRequest(f"'{field}' must be a whole number.", field)
-        return int(value)
-    return value
-
-
-def _output_limit(value: Number | None, field: str) -> int | None:
-    if value is None:
-        return None
-    limit = value if isinstance(value, int) else _whole(value, field)
-    if not 1 <= limit <= MAX_OUTPUT_TOKENS:
-        raise BadRequest(
-            f"'{field}' must be between 1 and {MAX_OUTPUT_TOKENS}; leave it out for no limit.", field
-        )
-    return limit
-
-
-def _samples(value: Number, field: str) -> int:
-    samples = _whole(value, field)
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise BadRequest(f"'{field}' must be between 1 and {MAX_SAMPLES}.", field)
-    return samples
-
-
-def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _count_messages(messages: list[Message], ask: Ask) -> None:
@@ -283,58 +125,21 @@ def _count_parts(parts: list[Part | str], ask: Ask) -> int:
     text_bytes = 0
     for part in parts:
         if isinstance(part, str):
-            text_bytes += _utf8_length(part)
+            text_bytes += utf8_length(part)
         elif part.text is not None:
-            text_bytes += _utf8_length(part.text)
+            text_bytes += utf8_length(part.text)
         elif part.type not in (None, "text"):
-            ask.extra_prompt_tokens += ATTACHMENT_TOKENS
+            image = part.image_url
+            ask.extra_prompt_tokens += ATTACHMENT_TOKENS if image is ABSENT else image_tokens(image)
     return text_bytes
 
 
-_ID_LIST_CHARACTERS: Final = b"0123456789,[] \t\r\n"
-
-
-def _count_prompt(raw: bytes, ask: Ask) -> None:
-    """`prompt` is a string, a list of strings, a list of token ids, or a list of such lists."""
-    if not raw or raw == b"null":
-        return
-    if raw[:1] == b"[" and not raw.translate(None, _ID_LIST_CHARACTERS):
-        _count_ids(raw, ask)
-        return
-    if raw[:1] == b"[" and _is_crowded(raw):
-        raise BadRequest(
-            f"'prompt' may have more than {DECODED_PARTS} texts; send fewer in one request.", "prompt"
-        )
+def image_tokens(image: msgspec.Raw) -> int:
+    """What an image is taken to be: by its declared detail, where that is low."""
+    if bytes(memoryview(image)[:1]) != b"{":
+        return ATTACHMENT_TOKENS
     try:
-        texts = decode_texts(raw)
-    except (msgspec.DecodeError, RecursionError):
-        raise BadRequest(
-            "'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists.",
-            "prompt",
-        ) from None
-    if isinstance(texts, str):
-        ask.prompt_bytes = _utf8_length(texts)
-        ask.prefix_hash = prefix_of_text(texts, ask.model)
-        return
-    ask.prompt_bytes = sum(_utf8_length(text) for text in texts)
-    ask.prompts = max(len(texts), 1)
-    ask.samples *= ask.prompts
-
-
-def _count_ids(raw: bytes, ask: Ask) -> None:
-    """Counts the ids of lists that hold digits and commas only, without making an object of each.
-
-    The syntax is already known to be right, so every comma stands between two ids or between two lists.
-    """
-    compact = raw.translate(None, b" \t\r\n")
-    empty = compact.count(b"[]")
-    if compact.startswith(b"[["):
-        if b"[[[" in compact:
-            raise BadRequest("'prompt' is nested deeper than a list of lists of token ids.", "prompt")
-        ask.prompt_tokens = compact.count(b",") + 1 - empty
-        ask.prompts = compact.count(b"[") - 1
-        ask.samples *= ask.prompts
-    elif compact.count(b"[") > 1:
-        raise BadRequest("'prompt' mixes token ids and lists.", "prompt")
-    else:
-        ask.prompt_tokens = compact.count(b",") + 1 - empty
+        detail = decode_detail(image).detail
+    except UNREADABLE:
+        return ATTACHMENT_TOKENS  # the engine's to judge
+    return LOW_DETAIL_TOKENS if detail == "low" else ATTACHMENT_TOKENS

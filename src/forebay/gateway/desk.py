@@ -29,6 +29,10 @@ class Desk:
         self.progress = Progress(core.feed, core.now, settings.progress_interval_s)
         self.bodies = BodyRoom(settings.max_waiting_bytes)
         self.early = EarlyAnswers()
+        self.passing = 0
+        """Requests that are passed without admission just now."""
+        self.turn = 0
+        """Counts those, so that endpoints take turns."""
         # Unguessable, so that an id from one process finds nothing in another, and cheap: one number per request.
         self.mark = secrets.token_hex(6).encode("ascii")
         """Begins the ids of this process, and tells its own polls from others'."""

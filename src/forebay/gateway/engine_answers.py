@@ -12,9 +12,11 @@ from typing import Final
 from forebay.admission.model import Usage
 from forebay.gateway.answer_fields import (
     UNREADABLE,
+    NativeAnswer,
     NestedError,
     UsageFields,
     decode_error,
+    decode_native,
     decode_usage,
     decode_whole,
 )
@@ -30,10 +32,26 @@ __all__ = [
     "is_stream",
     "passed_head",
     "usage_of_body",
+    "usage_of_ends",
+    "usage_of_native",
     "usage_of_object",
 ]
 
 _OTHER_ENDPOINT_MAY_HELP: Final = frozenset({408, 425, 429})
+
+_STATUS_OF_TYPE: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "overloaded_error": 529,
+    "validation": 422,
+    "overloaded": 429,
+}
+"""Where an error inside a `200` has no number: Anthropic's types, and two of TGI's."""
 
 _LIMITS: Final = b"x-ratelimit-"
 
@@ -83,9 +101,10 @@ def is_stream(head: ResponseHead) -> bool:
 def is_refusal(status: int) -> bool:
     """True if this status says that another endpoint, or a later try, may do better.
 
-    Other 4xx judge the request itself and are the answer to it.
+    Other 4xx judge the request itself and are the answer to it; and so does 501, which llama.cpp gives to what its
+    model cannot do.
     """
-    return status >= 500 or status in _OTHER_ENDPOINT_MAY_HELP
+    return (status >= 500 and status != 501) or status in _OTHER_ENDPOINT_MAY_HELP
 
 
 def answer_from_event(data: bytes) -> Answer:
@@ -95,9 +114,12 @@ def answer_from_event(data: bytes) -> Answer:
         event = decode_error(data)
     except UNREADABLE:
         return Answer(502, headers, data)
-    code = event.error.code if isinstance(event.error, NestedError) else event.code
-    status = code if isinstance(code, int) and 400 <= code < 600 else 502
-    return Answer(status, headers, data)
+    nested = event.error if isinstance(event.error, NestedError) else None
+    code = event.code if nested is None else nested.code
+    if isinstance(code, int) and 400 <= code < 600:
+        return Answer(code, headers, data)
+    kind = event.error_type if nested is None else nested.type
+    return Answer(502 if kind is None else _STATUS_OF_TYPE.get(kind, 502), headers, data)
 
 
 def gave_up(body: bytes) -> bool:
@@ -109,10 +131,19 @@ def gave_up(body: bytes) -> bool:
     return at > 0 and body[max(0, at - 32) : at].rstrip(b": \t\n").endswith(b'"finish_reason"')
 
 
-def usage_of_object(data: bytes) -> Usage | None:
-    """Token counts from the JSON text of a `usage` object; None where there are none to be believed."""
+def usage_of_object(data: bytes, first: bytes | None = None) -> Usage | None:
+    """Token counts from the JSON text of a `usage` object; None where there are none to be believed.
+
+    Args:
+        first: the first such object of the stream, which has the prompt's count where the last one has not.
+    """
     try:
-        return _usage(decode_usage(data))
+        read = decode_usage(data)
+        if read.input_tokens is None and read.prompt_tokens is None and first is not None:
+            opening = decode_usage(first)
+            opening.output_tokens = read.output_tokens
+            read = opening
+        return _usage(read)
     except UNREADABLE:
         return None
 
@@ -135,14 +166,76 @@ def usage_of_body(data: bytes) -> Usage | None:
         return None
 
 
+def usage_of_native(data: bytes, headers: Headers) -> Usage | None:
+    """Token counts from a whole answer of an engine's own route; TGI has them in the head."""
+    prompt, generated = get_header(headers, b"x-prompt-tokens"), get_header(headers, b"x-generated-tokens")
+    if prompt is not None and generated is not None and prompt.isdigit() and generated.isdigit():
+        return _counts(int(prompt[:12]), int(generated[:12]), None)
+    return usage_of_ends([data])
+
+
+def usage_of_ends(ends: list[bytes]) -> Usage | None:
+    """Token counts from the last events of the answers in one stream of an engine's own route."""
+    prompt_tokens = output_tokens = cached_tokens = 0
+    told = says_cached = False
+    for data in ends:
+        try:
+            read = decode_native(data)
+        except UNREADABLE:
+            return None
+        for answer in read if isinstance(read, list) else [read]:
+            counts = _native_counts(answer)
+            if counts is not None:
+                told = True
+                prompt_tokens += counts[0]
+                output_tokens += counts[1]
+                says_cached = says_cached or counts[2] is not None
+                cached_tokens += counts[2] or 0
+    return _counts(prompt_tokens, output_tokens, cached_tokens if says_cached else None) if told else None
+
+
+def _native_counts(answer: NativeAnswer) -> tuple[int, int, int | None] | None:
+    if answer.tokens_evaluated is not None:  # llama.cpp
+        cached = None if answer.timings is None else answer.timings.cache_n
+        return answer.tokens_evaluated, answer.tokens_predicted or 0, cached
+    meta = answer.meta_info
+    if meta is not None and meta.prompt_tokens is not None:  # SGLang
+        return meta.prompt_tokens, meta.completion_tokens or 0, meta.cached_tokens
+    details = answer.details
+    if details is not None and details.input_length is not None:  # TGI
+        return details.input_length, details.generated_tokens or 0, None
+    return None
+
+
 def _usage(read: UsageFields | None) -> Usage | None:
-    if read is None or read.prompt_tokens is None:
+    if read is None:
         return None
-    output_tokens = read.completion_tokens or 0
-    if not (0 <= read.prompt_tokens <= LARGEST_COUNT and 0 <= output_tokens <= LARGEST_COUNT):
-        return None
+    if read.prompt_tokens is None:
+        return _other_usage(read)
     details = read.prompt_tokens_details
-    cached_tokens = details.cached_tokens if details is not None else None
+    return _counts(
+        read.prompt_tokens, read.completion_tokens or 0, None if details is None else details.cached_tokens
+    )
+
+
+def _other_usage(read: UsageFields) -> Usage | None:
+    """Of the Responses API, the Messages API, and rerankings."""
+    prompt_tokens = read.input_tokens
+    if prompt_tokens is None:
+        return None if read.total_tokens is None else _counts(read.total_tokens, 0, None)
+    details, cached_tokens = read.input_tokens_details, read.cache_read_input_tokens
+    if cached_tokens is None:
+        cached_tokens = None if details is None else details.cached_tokens
+    else:
+        prompt_tokens += cached_tokens  # Anthropic's counts leave out what was cached
+    return _counts(
+        prompt_tokens + (read.cache_creation_input_tokens or 0), read.output_tokens or 0, cached_tokens
+    )
+
+
+def _counts(prompt_tokens: int, output_tokens: int, cached_tokens: int | None) -> Usage | None:
+    if not (0 <= prompt_tokens <= LARGEST_COUNT and 0 <= output_tokens <= LARGEST_COUNT):
+        return None
     if cached_tokens is not None:
-        cached_tokens = min(max(cached_tokens, 0), read.prompt_tokens)
-    return Usage(read.prompt_tokens, output_tokens, cached_tokens)
+        cached_tokens = min(max(cached_tokens, 0), prompt_tokens)
+    return Usage(prompt_tokens, output_tokens, cached_tokens)

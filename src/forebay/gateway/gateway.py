@@ -12,21 +12,26 @@ import urllib.parse
 from typing import Final
 
 from forebay.admission.outcomes import Outcome
+from forebay.gateway.asks import BadRequest
 from forebay.gateway.cors import CorsPolicy
-from forebay.gateway.demand import BadRequest
 from forebay.gateway.desk import Desk
-from forebay.gateway.headers import claims_of, safe_id
+from forebay.gateway.error_shapes import in_shape
+from forebay.gateway.headers import Claims, claims_of, safe_id
 from forebay.gateway.identity import Denied
-from forebay.gateway.passing import PassedGet
-from forebay.gateway.ports import Core, Directory, GatewaySettings
+from forebay.gateway.passing import Passage, Passed
+from forebay.gateway.pooling_bodies import read_which
+from forebay.gateway.ports import Core, Directory, EndpointView, GatewaySettings, PoolView
 from forebay.gateway.refusals import Answer, early_refusal, plain_error
 from forebay.gateway.relay import Relay
 from forebay.gateway.routes import (
     ADMITTED,
     HEALTH_PATH,
     MODELS_PATH,
+    PASSED_POSTS,
     AdmittedRoute,
+    admitted_route,
     allowed_methods,
+    errors_of,
     not_allowed,
     not_found,
 )
@@ -41,6 +46,11 @@ _log = logging.getLogger(__name__)
 POLLER_HEADER: Final = b"x-forebay-poller"
 """On questions to engines: which gateway asks."""
 
+LISTED_GET_S: Final = 5.0
+PASSED_THROUGH_S: Final = 600.0
+"""Without a byte: what administers an engine may load a model first."""
+
+_ANY_METHOD: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEALTHY = Answer(200, [(b"content-type", b"application/json")], b'{"status":"ok"}')
 
 
@@ -80,8 +90,6 @@ class Gateway(Desk):
         route = ADMITTED.get(head.path)
         if route is None or head.method != b"POST":
             self._answer_other(exchange)
-        elif serving.draining:
-            self._turn_away(exchange)
         else:
             self._admit(exchange, route)
 
@@ -99,15 +107,22 @@ class Gateway(Desk):
     # Ways to answer
 
     def _admit(self, exchange: Exchange, route: AdmittedRoute) -> None:
+        if self.routing.serving.draining:
+            self._turn_away(exchange)
+            return
+        claims = self._claims(exchange)
+        if claims is not None:
+            Relay(self, exchange, route, claims).begin()
+
+    def _claims(self, exchange: Exchange) -> Claims | None:
+        """What its headers say; None if that has been answered already."""
         try:
-            claims = claims_of(exchange.head, self.routing.serving.access, exchange.address)
+            return claims_of(exchange.head, self.routing.serving.access, exchange.address)
         except BadRequest as error:
             self._answer(exchange, plain_error(400, "invalid_request", error.message, error.param))
-            return
         except Denied as denied:
             self._answer(exchange, denied.answer)
-            return
-        Relay(self, exchange, route, claims).begin()
+        return None
 
     def _turn_away(self, exchange: Exchange) -> None:
         """Shutting down. Who would have been let in is counted."""
@@ -127,21 +142,33 @@ class Gateway(Desk):
             self._answer_own_poll(exchange)
             return
         path, method = head.path, head.method
+        if method == b"POST" and (self._pass_post(exchange) or self._admit_named(exchange)):
+            return
         allow = allowed_methods(path, self.settings.passed_gets)
-        if path == "*" and method == b"OPTIONS":
+        pool = self.routing.passed_to(path) if allow is None else None
+        if pool is not None:
+            allow = _ANY_METHOD
+        elif path == "*" and method == b"OPTIONS":
             allow = b"GET, HEAD, POST, OPTIONS"
         if allow is None:
-            answer = not_found(path, self.settings.passed_gets)
+            self._answer(exchange, not_found(path, self.settings.passed_gets))
         elif method == b"OPTIONS":
-            is_preflight = exchange.cors and get_header(head.headers, b"access-control-request-method")
-            answer = (
-                self._cors.preflight(head.headers, allow)
-                if is_preflight
-                else Answer(204, [(b"allow", allow)], b"")
-            )
+            self._answer(exchange, self._options(exchange, allow))
+        elif pool is not None:
+            self._pass_through(exchange, pool)
         elif method not in allow.split(b", "):
-            answer = not_allowed(allow)
-        elif path == HEALTH_PATH:
+            self._answer(exchange, not_allowed(allow))
+        else:
+            self._answer_get(exchange, path)
+
+    def _options(self, exchange: Exchange, allow: bytes) -> Answer:
+        headers = exchange.head.headers
+        if exchange.cors and get_header(headers, b"access-control-request-method"):
+            return self._cors.preflight(headers, allow)
+        return Answer(204, [(b"allow", allow)], b"")
+
+    def _answer_get(self, exchange: Exchange, path: str) -> None:
+        if path == HEALTH_PATH:
             answer = _HEALTHY
         elif (denied := self._denied(exchange)) is not None:
             answer = denied
@@ -149,11 +176,52 @@ class Gateway(Desk):
             answer = self.routing.model_list()
         elif path in self.settings.passed_gets:
             endpoints = self.routing.endpoints()
-            PassedGet(exchange, endpoints, self.upstreams, self._answer).start()
+            passed = Passed(lambda body: endpoints, self._answer, silence_s=LISTED_GET_S)
+            Passage(self, exchange, passed).begin()
             return
         else:
             answer = self.routing.model_entry(urllib.parse.unquote(path.removeprefix(MODELS_PATH + "/")))
         self._answer(exchange, answer)
+
+    def _admit_named(self, exchange: Exchange) -> bool:
+        """A path that names a model; False if it is none of those."""
+        route = admitted_route(exchange.head.path)
+        if route is not None:
+            self._admit(exchange, route)
+        return route is not None
+
+    def _pass_post(self, exchange: Exchange) -> bool:
+        """What only counts tokens, at an engine of the model; False if it is something else."""
+        if exchange.head.path not in PASSED_POSTS:
+            return False
+        claims = self._claims(exchange)
+        if claims is None:
+            return True
+        plan = claims.tenant.plan
+
+        def choose(body: bytes) -> list[EndpointView]:
+            ask = read_which(body)
+            pool = self.routing.pool_for(ask.model)
+            if plan is not None:
+                plan.check(ask, pool.models)
+            return list(pool.endpoints)
+
+        Passage(self, exchange, Passed(choose, self._answer, claims)).begin()
+        return True
+
+    def _pass_through(self, exchange: Exchange, pool: PoolView) -> None:
+        """A path that an operator has listed."""
+        claims = self._claims(exchange)
+        if claims is not None:
+            repeatable = exchange.head.method in (b"GET", b"HEAD")
+            passed = Passed(
+                lambda body: list(pool.endpoints),
+                self._answer,
+                claims,
+                silence_s=PASSED_THROUGH_S,
+                repeatable=repeatable,
+            )
+            Passage(self, exchange, passed).begin()
 
     def _denied(self, exchange: Exchange) -> Answer | None:
         """What is told to somebody who may not even look; None to everybody else."""
@@ -165,6 +233,7 @@ class Gateway(Desk):
 
     def _answer(self, exchange: Exchange, answer: Answer) -> None:
         """Answers without the core. An error has an id like any other."""
+        answer = in_shape(answer, errors_of(exchange.head.path))
         headers = answer.headers
         request_id = safe_id(get_header(exchange.head.headers, b"x-request-id") or b"")
         if answer.code:

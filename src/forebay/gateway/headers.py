@@ -15,7 +15,7 @@ import string
 from dataclasses import dataclass
 from typing import Final
 
-from forebay.gateway.demand import BadRequest
+from forebay.gateway.asks import BadRequest
 from forebay.gateway.identity import CREDENTIALS, Access, Tenant
 from forebay.http.message import Headers, RequestHead, end_to_end_headers
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from forebay.admission.model import ANONYMOUS
 from forebay.admission.patterns import first_granted, fits_any
-from forebay.gateway.demand import Ask, BadRequest
+from forebay.gateway.asks import Ask, BadRequest
 from forebay.gateway.refusals import Answer, plain_error
 from forebay.http.message import Headers
 
@@ -50,11 +50,12 @@ class Plan:
     requires_limit: bool = False
     """Requests must state how many tokens they may generate at most."""
 
-    def check(self, ask: Ask, served: tuple[str, ...]) -> str | None:
+    def check(self, ask: Ask, served: tuple[str, ...], limit_field: str = "max_tokens") -> str | None:
         """May this be asked for?
 
         Args:
             served: models of the pool that it goes to.
+            limit_field: what the API calls an output limit; empty if it has none.
 
         Returns:
             What to ask the engine for where the client names no model: left alone it might serve one that the plan does
@@ -70,9 +71,9 @@ class Plan:
                 given = first_granted(served, models)
             if given is None and (ask.model is None or not fits_any(ask.model, models)):
                 raise self._not_included(models, ask, served)
-        if self.requires_limit and ask.max_output_tokens is None:
+        if self.requires_limit and ask.generates and limit_field and ask.max_output_tokens is None:
             raise BadRequest(
-                f"Your plan {self.name!r} needs a limit of the answer: set 'max_tokens'.", "max_tokens"
+                f"Your plan {self.name!r} needs a limit of the answer: set '{limit_field}'.", limit_field
             )
         return given
 

@@ -24,6 +24,7 @@ from typing import Protocol
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Event
 from forebay.admission.model import EndpointId, Exhausted, Refusal, TicketId
+from forebay.gateway.counting import PromptCounter
 from forebay.gateway.identity import Access
 
 __all__ = ["Core", "Directory", "EndpointView", "GatewaySettings", "Listener", "PoolView", "Serving"]
@@ -100,6 +101,11 @@ class PoolView:
     context_tokens: int | None = None
     engine: str = "openai"
     """Engine family, as the model list shows it (`owned_by`)."""
+    counter: PromptCounter | None = None
+    """Counts prompts exactly, where there is a tokenizer; the same one as long as its file is."""
+    passthrough: tuple[str, ...] = ()
+    """Further paths that are passed to its engines, without admission; one that ends with `*` stands for all that begin
+    so."""
 
 
 @dataclass(frozen=True, slots=True)

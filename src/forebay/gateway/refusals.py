@@ -22,8 +22,8 @@ __all__ = [
     "Answer",
     "decision_header",
     "early_refusal",
+    "ending_body",
     "error_body",
-    "error_event",
     "plain_error",
     "predicted_wait",
     "quota_headers",
@@ -106,10 +106,11 @@ def error_body(status: int, code: str, message: str, param: str | None = None) -
     return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
-def error_event(outcome: Outcome, detail: str) -> bytes:
-    """An SSE event that tells why a running stream was ended."""
+def ending_body(outcome: Outcome, detail: str) -> tuple[int, bytes]:
+    """Why a running stream was ended: the status that this would have had, and OpenAI's error object."""
+    status = _STATUS.get(outcome, 502)
     message = f"{OUTCOME_WORDS[outcome]} {detail}".rstrip()
-    return b"data: %b\n\n" % error_body(_STATUS.get(outcome, 502), outcome.value, message)
+    return status, error_body(status, outcome.value, message)
 
 
 def plain_error(

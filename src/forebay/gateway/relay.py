@@ -19,37 +19,41 @@ later finds the stage OVER and does nothing.
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from forebay.admission.effects import Abort, Dispatch, Hold
 from forebay.admission.events import Arrived, AttemptFailed, ClientLeft, Ended, Failure, FirstTokenCame
-from forebay.admission.model import BodyChange, DecisionRecord, Demand, Exhausted, Refusal, TicketId, Usage
+from forebay.admission.model import BodyChange, DecisionRecord, Exhausted, Refusal, TicketId, Usage
 from forebay.admission.outcomes import Outcome
+from forebay.gateway.arrival import demand_of
+from forebay.gateway.asks import Ask, BadRequest
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.body_answers import NOT_FOR_NOTHING_BYTES, answer_to, unread_refusal
-from forebay.gateway.demand import Ask, BadRequest, unstated_limit
+from forebay.gateway.counting import Counted
+from forebay.gateway.demand import unstated_limit
 from forebay.gateway.desk import Desk
-from forebay.gateway.headers import Claims, answer_headers, claims_of, safe_id
+from forebay.gateway.error_shapes import in_shape, tell
+from forebay.gateway.failure_answers import failure_answer
+from forebay.gateway.headers import Claims, claims_of, safe_id
 from forebay.gateway.identity import Denied
+from forebay.gateway.ports import PoolView
 from forebay.gateway.refusals import (
     Answer,
     decision_header,
-    error_body,
     plain_error,
     predicted_wait,
     quota_headers,
     refusal_answer,
-    retry_headers,
     seconds,
     status_of,
-    try_again,
 )
 from forebay.gateway.routes import AdmittedRoute
 from forebay.gateway.routing import Unroutable
 from forebay.gateway.splice import changed_body
 from forebay.gateway.waiting import WaitingComments
 from forebay.http.exchange import BodyFailure, Exchange
-from forebay.http.message import Headers, encode_headers, get_header
+from forebay.http.message import Headers, encode_headers
 
 __all__ = ["Relay"]
 
@@ -83,6 +87,7 @@ class Relay:
         "_change",
         "_claims",
         "_comments",
+        "_counted",
         "_desk",
         "_dispatch",
         "_engine_error",
@@ -116,6 +121,7 @@ class Relay:
         self._waiting_bytes = 0
         self._stream = False
         self._comments: WaitingComments | None = None
+        self._counted: Counted | None = None
 
     @property
     def request_id(self) -> bytes | None:
@@ -165,7 +171,7 @@ class Relay:
             ask = self._route.read(body)
             pool = desk.routing.pool_for(ask.model)
             plan = self._claims.tenant.plan
-            given = None if plan is None else plan.check(ask, pool.models)
+            given = None if plan is None else plan.check(ask, pool.models, self._route.limit_field)
         except BadRequest as error:
             self._answer_early(plain_error(400, "invalid_request", error.message, error.param))
             return
@@ -175,7 +181,39 @@ class Relay:
         except Denied as denied:
             self._answer_early(denied.answer)
             return
-        if ask.max_output_tokens is None and self._route.completion:
+        texts = self._route.texts
+        counter = pool.counter
+        if (
+            counter is None
+            or texts is None
+            or ask.prompt_tokens is not None
+            or not counter.takes(ask.prompt_bytes)
+        ):
+            self._enter(ask, given, pool, body)
+            return
+        desk.bodies.add(len(body))
+        done = partial(self._was_counted, ask, given, pool, body)
+        counter.begin(self._route.path, texts, body, ask.prompt_bytes, done)
+
+    def _was_counted(
+        self, ask: Ask, given: str | None, pool: PoolView, body: bytes, counted: Counted | None
+    ) -> None:
+        desk = self._desk
+        desk.bodies.remove(len(body))
+        if self._stage is _OVER:
+            return
+        if pool not in desk.routing.serving.pools:
+            self._arrived(body)  # another configuration came meanwhile
+            return
+        if counted is not None:
+            ask.prompt_tokens = counted.prompt_tokens
+            self._counted = None if ask.extra_prompt_tokens else counted
+        self._enter(ask, given, pool, body)
+
+    def _enter(self, ask: Ask, given: str | None, pool: PoolView, body: bytes) -> None:
+        """Tells the core."""
+        desk, exchange = self._desk, self._exchange
+        if ask.max_output_tokens is None and self._route.unstated:
             ask.max_output_tokens = unstated_limit(pool.engine)
         exchange.on_drain_change = self._drain_changed
         exchange.on_slow_reader = self._reader_is_slow
@@ -184,37 +222,8 @@ class Relay:
         self._ticket = desk.core.new_ticket()
         self._stage = _WAITING
         desk.core.register(self._ticket, self)
-        desk.core.feed(Arrived(self._demand(ask, given, pool.name, len(body))))
-
-    def _demand(self, ask: Ask, given: str | None, pool_name: str, body_bytes: int) -> Demand:
-        """What is told the core. `given`: the model that the plan gives, where the client names none."""
-        claims = self._claims
-        within_s, patience_s = claims.first_token_within_s, claims.patience_s
-        return Demand(  # by position: by name costs three times as much
-            self._ticket,
-            pool_name,
-            claims.class_name,
-            given or ask.model or "",
-            ask.stream,
-            ask.prompt_bytes,
-            body_bytes,
-            claims.tenant.name,
-            ask.prompt_tokens,
-            ask.extra_prompt_tokens,
-            ask.max_output_tokens,
-            ask.samples,
-            True,
-            None if within_s is None else self._arrived_s + within_s,
-            None if patience_s is None else self._arrived_s + patience_s,
-            claims.session,
-            claims.retry_count,
-            ask.prefix_hash,
-            ask.prompts,
-            ask.cut_output_tokens,
-            "" if claims.tenant.plan is None else claims.tenant.plan.name,
-            None if given is None else "",
-            claims.class_claimed,
-        )
+        demand = demand_of(self._ticket, ask, given, pool.name, len(body), self._claims, self._arrived_s)
+        desk.core.feed(Arrived(demand))
 
     def _body_failed(self, failure: BodyFailure) -> None:
         self._release_reserved()
@@ -226,6 +235,7 @@ class Relay:
         # Never known to the core, but the client can name it all the same.
         self._ticket = core.new_ticket()
         desk, claims = self._desk, self._claims
+        answer = in_shape(answer, self._route.errors)
         desk.early.add(self._ticket, core.now(), answer, claims.request_id)
         desk.early.turned_away(answer.code, desk.routing.only_pool(), claims.class_name, claims.tenant.name)
         self._exchange.respond(answer.status, [*answer.headers, *self._identity()], answer.body)
@@ -247,14 +257,16 @@ class Relay:
             self._stage = _WAITING
             desk.core.feed(AttemptFailed(self._ticket, effect.endpoint, Failure.CONNECT))
             return
-        attempt = self._attempt = Attempt(self, self._exchange, target, self._ticket, desk.progress)
+        attempt = self._attempt = Attempt(
+            self, self._exchange, target, self._ticket, desk.progress, self._route
+        )
         claims = self._claims
         forward = claims.forward
         if claims.credentials and target.view.takes_credentials:
             forward += claims.credentials
         body, self._change = self._body, effect.change
         if effect.change is not None:
-            body = changed_body(body, effect.change)
+            body = changed_body(body, effect.change, self._route)
         head = target.post_head(self._target(), forward, len(body))
         attempt.start(head, body)
 
@@ -281,12 +293,12 @@ class Relay:
             return
         self._leave()
         answer = refusal_answer(refusal, self._desk.settings.overload_status)
-        headers = [*answer.headers, *self._identity()]
+        answer.headers.extend(self._identity())
         if self._hold is not None:
-            headers.append((b"x-queue-position", b"%d" % self._hold.position))
+            answer.headers.append((b"x-queue-position", b"%d" % self._hold.position))
         if self._claims.explain:
-            headers.append((b"x-forebay-decision", decision_header(refusal.record)))
-        self._exchange.respond(answer.status, headers, answer.body)
+            answer.headers.append((b"x-forebay-decision", decision_header(refusal.record)))
+        tell(self._exchange, answer, self._route.errors)
 
     def on_abort(self, effect: Abort) -> None:
         if self._stage is _OVER:
@@ -308,25 +320,16 @@ class Relay:
 
     def _answer_failure(self, effect: Abort, *, silent: bool) -> None:
         """No attempt gave an answer: the engine's own error where there is one, else ours."""
-        error = self._engine_error
-        own = [*self._own_headers(None), (b"x-forebay-reason", effect.outcome.value.encode("ascii"))]
-        if error is not None:
-            headers = answer_headers(error.headers, own, sse=False)
-            if error.status in (429, 503, 529) and get_header(error.headers, b"retry-after") is None:
-                headers += retry_headers(effect.retry_after_s or self._desk.bodies.promise_s())
-            self._exchange.respond(error.status, headers, error.body)
-            return
-        outcome = effect.outcome
-        status = status_of(outcome, self._desk.settings.overload_status)
-        if status == 502 and (silent or self._failure is Failure.TIMEOUT):
-            status = 504
-        headers = [(b"content-type", b"application/json"), *own]
-        if effect.retry_after_s is not None:
-            headers += retry_headers(effect.retry_after_s)
-        message = f"The engine gave no answer. {effect.detail}".rstrip()
-        if effect.retry_after_s is not None:
-            message = f"{message} {try_again(effect.retry_after_s)}"
-        self._exchange.respond(status, headers, error_body(status, outcome.value, message))
+        desk = self._desk
+        answer = failure_answer(
+            effect,
+            self._engine_error,
+            self._own_headers(None),
+            status_of(effect.outcome, desk.settings.overload_status),
+            silent=silent or self._failure is Failure.TIMEOUT,
+            promise_s=desk.bodies.promise_s,
+        )
+        tell(self._exchange, answer, self._route.errors)
 
     # What the attempt reports
 
@@ -386,6 +389,8 @@ class Relay:
     ) -> None:
         """The exchange is finished or aborted; the account is closed."""
         if self._stage is _RUNNING or self._stage is _RELAYING:
+            if self._counted is not None and usage is not None:
+                self._counted.learn(usage.prompt_tokens)
             self._leave()
             self._desk.core.feed(
                 Ended(self._ticket, outcome, usage, output_events, engine_goes_on=engine_goes_on)

@@ -7,6 +7,7 @@ request whatever it says.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ __all__ = ["Routing", "Unroutable"]
 _MEMO_SIZE: Final = 1_024
 """Names resolved through patterns that are remembered; clients choose the names, so there is a bound."""
 
+_PLAIN_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~@:+-]+)+")
 _JSON_TYPE: Final = (b"content-type", b"application/json")
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -47,6 +49,14 @@ class Routing:
                     self._patterns.append((model, pool))
                 else:
                     self._by_name.setdefault(model, pool)
+        self._passed: dict[str, PoolView] = {}
+        self._passed_prefixes: list[tuple[str, PoolView]] = []
+        for pool in serving.pools:
+            for path in pool.passthrough:
+                if path.endswith("*"):
+                    self._passed_prefixes.append((path[:-1], pool))
+                else:
+                    self._passed.setdefault(path, pool)
         self._model_list = _encode({"object": "list", "data": [self._entry(name) for name in self._by_name]})
 
     def pool_for(self, model: str | None) -> PoolView:
@@ -94,6 +104,15 @@ class Routing:
             message = "Not every engine has said yet which models it serves. Try again in 2 s."
             return early_refusal(503, Outcome.NO_ENDPOINTS, message, retry_after_s=2.0)
         return self._not_found()
+
+    def passed_to(self, path: str) -> PoolView | None:
+        """The pool whose operator has listed this path; None if none has. What may mean another path is not it."""
+        pool = self._passed.get(path)
+        if pool is None and self._passed_prefixes and _PLAIN_PATH.fullmatch(path) and ".." not in path:
+            for prefix, of_pool in self._passed_prefixes:
+                if path.startswith(prefix):
+                    return of_pool
+        return pool
 
     def endpoints(self) -> list[EndpointView]:
         """All endpoints, pool by pool."""

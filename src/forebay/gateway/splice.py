@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from forebay.admission.model import BodyChange
+from forebay.gateway.apis import AdmittedRoute
 
 __all__ = ["changed_body", "with_fields"]
 
@@ -25,21 +26,38 @@ MOST_PARTS: Final = 200_000
 
 _KEY: Final = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
 _AFTER: Final = re.compile(rb"[ \t\r\n]*([,}])")
+_NO_OBJECT: Final = msgspec.Raw(b"{}")
 _decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def changed_body(body: bytes, change: BodyChange) -> bytes:
-    """The body as the core wants it sent."""
+def changed_body(body: bytes, change: BodyChange, route: AdmittedRoute) -> bytes:
+    """The body as the core wants it sent. What its API has no field for stays unsaid."""
     fields: dict[str, bytes] = {}
-    if change.model is not None:
+    if change.model is not None and route.takes_model:
         fields["model"] = _encode(change.model)
-    if change.priority is not None:
+    if change.priority is not None and route.takes_priority:
         fields["priority"] = b"%d" % change.priority
-    if change.max_tokens is not None:
-        fields["max_tokens"] = _encode(change.max_tokens)
-    return with_fields(body, fields)
+    if change.max_tokens is not None and route.limit_field:
+        outer, _, inner = route.limit_field_of(body).rpartition(".")
+        limit = _encode(change.max_tokens)
+        if outer:
+            within = _object_in(body, outer)
+            if within is not None:
+                fields[outer] = with_fields(within, {inner: limit})
+        else:
+            fields[inner] = limit
+    return with_fields(body, fields) if fields else body
+
+
+def _object_in(body: bytes, field: str) -> bytes | None:
+    """The object under a key, empty if it is not there; None if something else is."""
+    try:
+        raw = bytes(_decode_object(body).get(field, _NO_OBJECT))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return b"{}" if raw == b"null" else raw if raw.startswith(b"{") else None
 
 
 def with_fields(body: bytes, fields: dict[str, bytes]) -> bytes:

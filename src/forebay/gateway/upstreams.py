@@ -61,9 +61,17 @@ class Target:
             body_bytes,
         )
 
-    def get_head(self, target: bytes, forward: bytes) -> bytes:
-        """A whole head of a request without a body."""
-        return b"GET %b%b HTTP/1.1\r\n%b%b\r\n" % (self.base_path, target, self.host_line, forward)
+    def head(self, method: bytes, target: bytes, forward: bytes, body_bytes: int) -> bytes:
+        """A whole head of a request of any kind."""
+        framing = b"content-length: %d\r\n" % body_bytes if body_bytes or method != b"GET" else b""
+        return b"%b %b%b HTTP/1.1\r\n%b%b%b\r\n" % (
+            method,
+            self.base_path,
+            target,
+            self.host_line,
+            forward,
+            framing,
+        )
 
 
 class Upstreams:

@@ -15,6 +15,7 @@ escaped), and then decoded from that event alone.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from forebay.http.sse_fields import UNREADABLE, decode_event, decode_usage
@@ -28,6 +29,14 @@ _DONE: Final = b"[DONE]"
 _USAGE: Final = b'"usage"'
 _REASON: Final = b'_reason"'
 _ERROR: Final = b'"error"'
+_PING: Final = b'{"type":"ping"}'
+_STOPPED: Final = b'"message_stop"'
+_RESPONSE_ENDS: Final = (b'"response.completed"', b'"response.incomplete"')
+_SHORT_BYTES: Final = 64
+"""The ends of streams that are no chunk of an answer are shorter."""
+_ABORTS: Final = (b'"abort"', b'{"type":"abort"', b'{"type": "abort"')
+_MOST_ENDS: Final = 256
+_NO_ERROR: Final = (b"", b"null", b"false")
 _NULLS: Final = (b":null", b": null")
 _LARGEST_COUNT: Final = 2**53
 
@@ -37,10 +46,13 @@ class SseScanner:
 
     __slots__ = (
         "_after_cr",
+        "_all_ends",
         "_begun",
         "_clean",
         "_held_bytes",
         "_parts",
+        "_preludes",
+        "_reason",
         "_skipping",
         "_skipping_after_lf",
         "_skipping_data",
@@ -48,21 +60,40 @@ class SseScanner:
         "aborted",
         "data_events",
         "done",
+        "ends",
         "error",
         "finish_reason_seen",
         "first_event",
+        "first_usage",
         "usage",
     )
 
-    def __init__(self) -> None:
+    def __init__(
+        self, reason: bytes = _REASON, *, all_ends: bool = False, preludes: tuple[bytes, ...] = ()
+    ) -> None:
+        """See the class.
+
+        Args:
+            reason: the end of the key, with its quotation mark, of what says why an answer ended.
+            all_ends: several answers with their own ends may be in one stream.
+            preludes: what marks events that come before there is anything of an answer; they are not counted.
+        """
+        self._preludes = preludes
+        self._reason = reason
+        self._all_ends = all_ends
         self.data_events = 0
-        """Data events completed so far. Comments, events with empty data, and `[DONE]` do not count."""
+        """Data events completed so far. Comments, pings, events with empty data, and what begins or ends a stream do
+        not count."""
         self.done = False
-        """True once `data: [DONE]` was seen. It may be all that a stream has: whoever waits for the first data
-        event must look here too."""
+        """True once the stream said its end: `data: [DONE]`, `message_stop`, or a response that is complete. It may
+        be all that a stream has: whoever waits for the first data event must look here too."""
         self.usage: bytes | None = None
         """JSON text of the usage object that counts: the last one that was not null, except that totals which
         fall (a count begun anew) do not replace larger ones."""
+        self.first_usage: bytes | None = None
+        """The first usage object: Anthropic's has the prompt, and the last one may not."""
+        self.ends: list[bytes] = []
+        """Data of the events that said why an answer ended: the first, or with `all_ends` every one."""
         self.finish_reason_seen = False
         """True once a `finish_reason` or `stop_reason` was a string, or a response said that it is complete."""
         self.aborted = False
@@ -202,17 +233,21 @@ class SseScanner:
     # --- What is in an event --------------------------------------------------------------------------
 
     def _data_event(self, payload: bytes) -> None:
-        if len(payload) < 16:
+        if len(payload) < _SHORT_BYTES:
             if not payload:
                 return
-            if payload.strip() == _DONE:
+            if payload.strip() == _DONE or payload.find(_STOPPED) >= 0:
                 self.done = True
                 return
-        self.data_events += 1
+            if payload.replace(b" ", b"") == _PING:
+                return
         if self.first_event is None:
+            if self._preludes and self._is_prelude(payload):
+                return
             self.first_event = payload
-        if not self.finish_reason_seen:
-            at = payload.find(_REASON)
+        self.data_events += 1
+        if not self.finish_reason_seen or self._all_ends:
+            at = payload.find(self._reason)
             if at >= 0:
                 self._look_for_reason(payload, at)
         at = payload.find(_USAGE)
@@ -225,18 +260,24 @@ class SseScanner:
         if payload.find(_ERROR) >= 0 and self.error is None:
             self._look_for_error(payload)
 
+    def _is_prelude(self, payload: bytes) -> bool:
+        return any(payload.find(mark) >= 0 for mark in self._preludes)
+
     def _look_for_reason(self, payload: bytes, at: int) -> None:
         """Several choices have several reasons: one that is set is enough."""
         while at >= 0:
-            after = at + len(_REASON)
+            after = at + len(self._reason)
             if not payload.startswith(_NULLS, after) and payload[:at].endswith((b'"finish', b'"stop')):
-                value = payload[after : after + 16].lstrip(b": \t\n")
-                if value.startswith(b'"'):
+                value = payload[after : after + 24].lstrip(b": \t\n")
+                if value.startswith((b'"', b"{")):
                     self.finish_reason_seen = True
                     # A `stop_reason` may be a client's own stop string.
-                    self.aborted = value.startswith(b'"abort"') and payload[:at].endswith(b"finish")
+                    if value.startswith(_ABORTS) and payload[:at].endswith(b"finish"):
+                        self.aborted = True
+                    if len(self.ends) < _MOST_ENDS:
+                        self.ends.append(payload)
                     return
-            at = payload.find(_REASON, after)
+            at = payload.find(self._reason, after)
 
     def _take_usage(self, payload: bytes) -> None:
         try:
@@ -251,6 +292,11 @@ class SseScanner:
             return
         if bytes(event.response).startswith(b"{"):
             self.finish_reason_seen = True
+            if bytes(event.type) in _RESPONSE_ENDS:
+                self.done = True
+                self.data_events -= 1
+        if self.first_usage is None:
+            self.first_usage = usage
         count = _count_of(usage)
         if count >= self._usage_count:
             self._usage_count = count
@@ -261,8 +307,13 @@ class SseScanner:
             event = decode_event(payload)
         except UNREADABLE:
             return
-        if bytes(event.error) not in (b"", b"null", b"false") or bytes(event.object) == _ERROR:
+        if bytes(event.error) not in _NO_ERROR or _ERROR in (bytes(event.object), bytes(event.type)):
             self.error = payload
+        elif bytes(event.response).startswith(b"{"):
+            # A response that failed has it inside.
+            with contextlib.suppress(*UNREADABLE):
+                if bytes(decode_event(event.response).error) not in _NO_ERROR:
+                    self.error = payload
 
 
 def _data_lines(block: bytes) -> list[bytes]:

@@ -26,6 +26,7 @@ class Event(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw()
     message: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()
+    type: msgspec.Raw = msgspec.Raw()
 
 
 class Usage(msgspec.Struct):

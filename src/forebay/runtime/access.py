@@ -6,6 +6,8 @@ Pure. Keys leave the configuration here and nowhere else: tenants' as digests, e
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from dataclasses import replace
 
 from forebay.admission.model import ANONYMOUS, EndpointId, EngineKind
 from forebay.admission.settings import Settings
@@ -14,6 +16,7 @@ from forebay.config.schema import Pool
 from forebay.config.tenancy import PlanEntry
 from forebay.config.tls import TlsContexts
 from forebay.engines import MetricMap
+from forebay.gateway.counting import PromptCounter
 from forebay.gateway.identity import NOBODY, Access, Plan, Tenant, nearest_classes
 from forebay.gateway.ports import EndpointView
 from forebay.runtime.polling import Polled
@@ -48,11 +51,18 @@ def access_of(config: Config, settings: Settings) -> Access:
     )
 
 
-def configured_pools(config: Config, tls: TlsContexts) -> list[ConfiguredPool]:
-    """The pools, with what each engine is sent for a key, and how connections to it are encrypted."""
+def configured_pools(
+    config: Config, tls: TlsContexts, counters: Mapping[str, PromptCounter] | None = None
+) -> list[ConfiguredPool]:
+    """The pools, with what each engine is sent for a key, and how connections to it are encrypted.
+
+    Args:
+        counters: of pools that have a tokenizer, by name.
+    """
     has_keys = any(entry.keys for entry in config.tenants)
+    found = counters or {}
     return [
-        _configured_pool(pool, context, has_keys=has_keys)
+        replace(_configured_pool(pool, context, has_keys=has_keys), counter=found.get(pool.name))
         for pool, context in zip(config.pools, tls.engines, strict=True)
     ]
 
@@ -93,6 +103,7 @@ def _configured_pool(pool: Pool, tls: ssl.SSLContext | None, *, has_keys: bool) 
         ),
         models=tuple(pool.models or ()),
         engine="openai" if pool.engine.family == "auto" else pool.engine.family,
+        passthrough=tuple(pool.passthrough),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from forebay.admission.model import EndpointId, EngineInfo
+from forebay.gateway.counting import PromptCounter
 from forebay.gateway.identity import Access
 from forebay.gateway.ports import EndpointView, PoolView, Serving
 
@@ -30,6 +31,8 @@ class ConfiguredPool:
     endpoints: tuple[EndpointView, ...]
     models: tuple[str, ...] = ()
     engine: str = "openai"
+    passthrough: tuple[str, ...] = ()
+    counter: PromptCounter | None = None
 
 
 class ServingDirectory:
@@ -103,6 +106,8 @@ class ServingDirectory:
             checks_model_names=bool(infos) and all(info.checks_model_names for info in infos),
             context_tokens=min(contexts, default=None),
             engine=infos[0].kind.value if infos else pool.engine,
+            counter=pool.counter,
+            passthrough=pool.passthrough,
         )
 
     def _endpoint(self, endpoint: EndpointView) -> EndpointView:

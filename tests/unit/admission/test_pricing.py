@@ -460,3 +460,21 @@ def test_a_list_of_prompts_costs_what_its_prompts_cost() -> None:
         many.cost.prompt_tokens,
         pricing.surely_needs(demand(2, prompt_tokens=16_000, prompts=16)),
     )
+
+
+def test_what_is_not_made_of_tokens_costs_what_is_configured() -> None:
+    """Each picture costs as much, with no prompt, no output and no KV; and nothing is learned from its usage."""
+    pricing = Pricing(LAW, None, {"image": 2_000_000})
+    picture = demand(1, flat="image", samples=3, generates=False, prompt_tokens=0, stream=False)
+    cost = pricing.price(picture).cost
+    assert (6_000_000, 0, 0, 0, 0) == (
+        cost.work_us,
+        cost.prefill_us,
+        cost.kv_tokens,
+        cost.prompt_tokens,
+        cost.output_tokens,
+    )
+    before = pricing.export()
+    pricing.learn_usage(picture, Usage(50, 7, 20))
+    assert before == pricing.export()
+    assert not pricing._says_cached

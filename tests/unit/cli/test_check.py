@@ -209,3 +209,19 @@ def test_what_limits_is_told_where_it_is_stated(tmp_path: Path) -> None:
     assert "its GPUs told by 1 exporter\n" in out
     assert "starts while the pool is used less than 60%" in out
     assert "all classes, models a, b-*, no limits, for 0 tenants and all without a key" in out
+
+
+def test_what_is_passed_and_counted_is_told(tmp_path: Path) -> None:
+    """Paths that are passed without admission are named; one that is served anyway is a mistake."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("pools: [{endpoints: [http://10.0.0.1:8000], passthrough: [/sleep, /lora/*]}]\n")
+    code, out, _ = check(path)
+    assert (0, True) == (code, "without admission /sleep, /lora/*" in out)
+    path.write_text("pools: [{endpoints: [http://10.0.0.1:8000], passthrough: [/sleep, /v1/messages]}]\n")
+    code, _, err = check(path)
+    assert (2, True) == (code, "pools[0].passthrough[1]: /v1/messages is served anyway" in err)
+    path.write_text("pools: [{endpoints: [http://10.0.0.1:8000], passthrough: [sleep]}]\n")
+    assert 2 == check(path)[0]
+    path.write_text("pools: [{endpoints: [http://10.0.0.1:8000], tokenizer: nowhere.json}]\n")
+    code, _, err = check(path)
+    assert (2, True) == (code, "pools[0].tokenizer: cannot be used" in err)

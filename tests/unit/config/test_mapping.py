@@ -76,9 +76,11 @@ def test_every_pool_setting_arrives() -> None:
         "hold_without_endpoints": "5s",
         "wait_predictor": "plain",
         "mode": "shadow",
+        "audio_gpu_seconds": 0.5,
+        "image_gpu_seconds": 7,
     }
     (settings,) = to_settings(loaded_with(pools=[pool]), memory_limit_bytes=1, read_profile=no_profile).pools
-    assert Mode.SHADOW is settings.mode
+    assert (Mode.SHADOW, 0.5, 7.0) == (settings.mode, settings.audio_gpu_s, settings.image_gpu_s)
     assert ("p", 2, 120.0, 0.8, 48) == (
         settings.name,
         settings.gpus,

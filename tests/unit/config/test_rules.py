@@ -14,7 +14,7 @@ from forebay.admission.rule_book import Rule, RuleBook
 from forebay.config.errors import ConfigError
 from forebay.config.loading import load
 from forebay.config.mapping import to_settings
-from forebay.gateway.demand import MODEL_NAME_CHARS
+from forebay.gateway.asks import MODEL_NAME_CHARS
 
 POOLS = """
 pools:

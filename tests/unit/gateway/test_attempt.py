@@ -194,13 +194,13 @@ async def test_a_large_plain_answer_streams_through() -> None:
     bench.desk.gateway.close()
 
 
-async def test_usage_is_not_looked_for_in_huge_answers() -> None:
-    """Beyond its bound a plain answer is relayed and not kept."""
+async def test_of_a_huge_answer_the_end_is_kept() -> None:
+    """Beyond its bound a plain answer is relayed and not kept, but for the end, where its usage stands."""
     bench = Bench(stream=False)
     bench.sink.on_head(plain_head())
     for _ in range(4):
         bench.sink.on_data(b" " * (attempt.USAGE_BODY_BYTES // 2))
     bench.sink.on_data(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 2}}')
     bench.sink.on_end()
-    assert [None] == [end.usage for end in bench.ends()]
+    assert [Usage(1, 2)] == [end.usage for end in bench.ends()]
     bench.desk.gateway.close()

@@ -5,17 +5,15 @@ import json
 
 import pytest
 
-from forebay.gateway.demand import (
+from forebay.gateway.asks import (
     ATTACHMENT_TOKENS,
     DECODED_PARTS,
     LARGE_BODY_BYTES,
     MAX_OUTPUT_TOKENS,
     MODEL_NAME_CHARS,
     BadRequest,
-    read_chat,
-    read_completion,
-    unstated_limit,
 )
+from forebay.gateway.demand import read_chat, read_completion, unstated_limit
 
 
 def refused(body: bytes) -> BadRequest:

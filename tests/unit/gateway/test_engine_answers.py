@@ -47,7 +47,7 @@ def test_streams_are_told_by_their_type(status: int, content_type: bytes, expect
 def test_which_errors_another_endpoint_may_cure() -> None:
     """5xx, 429 and 408 may be cured elsewhere; other 4xx judge the request."""
     assert [True] * 5 == [engine_answers.is_refusal(s) for s in (500, 503, 504, 429, 408)]
-    assert [False] * 5 == [engine_answers.is_refusal(s) for s in (200, 400, 401, 404, 422)]
+    assert [False] * 6 == [engine_answers.is_refusal(s) for s in (200, 400, 401, 404, 422, 501)]
 
 
 @pytest.mark.parametrize(
@@ -147,3 +147,87 @@ def test_limits_are_told_once() -> None:
     ours = passed.joined(b"x-ratelimit-limit-requests: 1\r\n")
     assert 1 == ours.lower().count(b"x-ratelimit-limit-requests")
     assert b"x-other: 1\r\n" in ours
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"input_tokens": 14, "output_tokens": 4}, Usage(14, 4)),
+        ({"input_tokens": 1, "cache_read_input_tokens": 13, "output_tokens": 4}, Usage(14, 4, 13)),
+        ({"input_tokens": 1, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2}, Usage(6, 0, 3)),
+        (
+            {
+                "input_tokens": 15,
+                "output_tokens": 4,
+                "input_tokens_details": {"cached_tokens": 3},
+                "total_tokens": 19,
+            },
+            Usage(15, 4, 3),
+        ),
+        ({"total_tokens": 9}, Usage(9, 0)),
+        ({"prompt_tokens": 9, "total_tokens": 9}, Usage(9, 0)),
+        ({"output_tokens": 9}, None),
+        ({"input_tokens": -1}, None),
+        ({}, None),
+    ],
+)
+def test_usage_of_all_apis(usage: dict[str, object], expected: Usage | None) -> None:
+    """Responses and messages say input and output, rerankings a total; Anthropic's input leaves out what was cached."""
+    assert expected == engine_answers.usage_of_object(json.dumps(usage).encode())
+
+
+def test_the_first_usage_has_the_prompt() -> None:
+    """Where the last usage of a stream has no input, that of the first counts."""
+    first = b'{"input_tokens": 1, "cache_read_input_tokens": 13, "output_tokens": 0}'
+    assert engine_answers.usage_of_object(b'{"output_tokens": 15}', first) == Usage(14, 15, 13)
+    assert engine_answers.usage_of_object(b'{"output_tokens": 15, "input_tokens": 2}', first) == Usage(2, 15)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            {"stop": True, "tokens_predicted": 4, "tokens_evaluated": 6, "timings": {"cache_n": 2}},
+            Usage(6, 4, 2),
+        ),
+        (
+            [{"tokens_predicted": 4, "tokens_evaluated": 6}, {"tokens_predicted": 1, "tokens_evaluated": 2}],
+            Usage(8, 5),
+        ),
+        ({"meta_info": {"prompt_tokens": 5, "completion_tokens": 7, "cached_tokens": 1}}, Usage(5, 7, 1)),
+        ({"details": {"finish_reason": "length", "generated_tokens": 9, "input_length": 3}}, Usage(3, 9)),
+        ({"details": {"finish_reason": "length", "generated_tokens": 9}}, None),
+        ({"text_output": "x"}, None),
+        ("x", None),
+    ],
+)
+def test_usage_of_engines_own_routes(answer: object, expected: Usage | None) -> None:
+    """llama.cpp, SGLang and TGI tell it in their own words; of several answers it is the sum."""
+    data = json.dumps(answer).encode()
+    assert expected == engine_answers.usage_of_native(data, [])
+    assert expected == engine_answers.usage_of_ends([data])
+
+
+def test_tgi_tells_usage_in_its_head() -> None:
+    """A whole answer of TGI has it in header fields, which count if they are numbers."""
+    headers = [(b"x-prompt-tokens", b"12"), (b"x-generated-tokens", b"3")]
+    assert engine_answers.usage_of_native(b"{}", headers) == Usage(12, 3)
+    assert (
+        engine_answers.usage_of_native(b"{}", [(b"x-prompt-tokens", b"x"), (b"x-generated-tokens", b"3")])
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, 529),
+        ({"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}, 429),
+        ({"error": "full", "error_type": "overloaded"}, 429),
+        ({"type": "error", "code": "server_error", "message": "x"}, 502),
+        ({"error": {"type": "something", "message": "x"}}, 502),
+    ],
+)
+def test_errors_in_place_of_an_answer_have_a_status(event: dict[str, object], status: int) -> None:
+    """Where an error event has no number, its type says which it is."""
+    assert status == engine_answers.answer_from_event(json.dumps(event).encode()).status

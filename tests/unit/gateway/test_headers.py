@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.config.header_names import TAKEN_HEADERS
-from forebay.gateway.demand import BadRequest
+from forebay.gateway.asks import BadRequest
 from forebay.gateway.headers import _KNOWN, Claims, answer_headers, claims_of, read_claims, safe_id
 from forebay.gateway.identity import Access
 from forebay.http.message import RequestHead

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 import pytest
 
 from forebay.admission.model import ANONYMOUS
-from forebay.gateway.demand import Ask, BadRequest
+from forebay.gateway.asks import Ask, BadRequest
 from forebay.gateway.headers import read_claims
 from forebay.gateway.identity import NOBODY, Access, Denied, Plan, Tenant, nearest_classes
 
@@ -158,6 +158,11 @@ def test_a_plan_may_ask_for_a_limit_and_names_its_models() -> None:
     with pytest.raises(BadRequest) as bad:
         FREE.check(Ask("small-8b", stream=False, prompt_bytes=1), served)
     assert "max_tokens" == bad.value.param
+    with pytest.raises(BadRequest) as bad:
+        FREE.check(Ask("small-8b", stream=False, prompt_bytes=1), served, "max_output_tokens")
+    assert "max_output_tokens" == bad.value.param
+    FREE.check(Ask("small-8b", stream=False, prompt_bytes=1, generates=False), served)
+    FREE.check(Ask("small-8b", stream=False, prompt_bytes=1), served, "")
     with pytest.raises(Denied) as denied:
         FREE.check(Ask("large", stream=False, prompt_bytes=1, max_output_tokens=5), served)
     assert (403, "model_not_allowed") == (denied.value.answer.status, denied.value.answer.code)

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from forebay.gateway.demand import BadRequest, read_chat, read_completion
+from forebay.gateway.asks import BadRequest
+from forebay.gateway.demand import read_chat, read_completion
 from forebay.gateway.prefix import PREFIX_CHARACTERS
 
 SYSTEM = "You answer questions about rivers, weirs and turbines. " * 12

@@ -8,6 +8,7 @@ import pytest
 from forebay.admission.model import Check, DecisionRecord, EndpointId, Refusal, TicketId
 from forebay.admission.outcomes import Group, Outcome
 from forebay.gateway import refusals
+from forebay.gateway.error_shapes import ErrorShape, event_of
 
 NO_ANSWER = {Outcome.COMPLETED, Outcome.CLIENT_GONE, Outcome.ENGINE_REJECTED}
 
@@ -186,7 +187,7 @@ def test_a_wait_is_told_where_there_is_something_to_wait_for(outcome: Outcome) -
 
 def test_stream_errors_are_events() -> None:
     """A running stream is ended by a data event with the same code."""
-    event = refusals.error_event(Outcome.UPSTREAM_INTERRUPTED, "It broke.")
+    event = event_of(ErrorShape.OPENAI, *refusals.ending_body(Outcome.UPSTREAM_INTERRUPTED, "It broke."))
     assert event.startswith(b"data: {")
     assert event.endswith(b"\n\n")
     assert json.loads(event[6:])["error"]["code"] == "upstream_interrupted"

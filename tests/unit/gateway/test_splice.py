@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from forebay.admission.model import BodyChange
 from forebay.gateway import splice
+from forebay.gateway.apis import ADMITTED
 from forebay.gateway.splice import changed_body, with_fields
 
+CHAT = ADMITTED["/v1/chat/completions"]
 MODEL = {"model": b'"small"'}
 
 
@@ -43,9 +45,9 @@ def test_only_the_one_field_of_the_top_level_is_changed(body: bytes, expected: b
 
 def test_what_the_core_wants_changed_is_changed() -> None:
     """As JSON, whatever the name holds."""
-    assert b'{"priority":2,"n":1}' == changed_body(b'{"n":1}', BodyChange(priority=2))
-    assert b'{"priority":0}' == changed_body(b'{"priority":9}', BodyChange(priority=0))
-    assert b'{"model":"a\\"b","n":1}' == changed_body(b'{"model":"big","n":1}', BodyChange(model='a"b'))
+    assert b'{"priority":2,"n":1}' == changed_body(b'{"n":1}', BodyChange(priority=2), CHAT)
+    assert b'{"priority":0}' == changed_body(b'{"priority":9}', BodyChange(priority=0), CHAT)
+    assert b'{"model":"a\\"b","n":1}' == changed_body(b'{"model":"big","n":1}', BodyChange(model='a"b'), CHAT)
 
 
 def test_several_fields_are_changed_or_added_at_once() -> None:
@@ -85,3 +87,30 @@ def test_any_object_comes_out_with_that_field_and_all_others(
     body = ("{" + inner + "}").encode()
     changed = json.loads(with_fields(body, MODEL))
     assert {**dict(pairs), "model": "small"} == changed
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/messages", b'{"model":"a"}', b'{"max_tokens":5,"model":"b"}'),
+        ("/v1/responses", b'{"model":"a"}', b'{"priority":2,"max_output_tokens":5,"model":"b"}'),
+        ("/v1/embeddings", b'{"model":"a"}', b'{"priority":2,"model":"b"}'),
+        ("/completion", b'{"n_predict":-1}', b'{"model":"b","n_predict":5}'),
+        ("/generate", b'{"inputs":"x"}', b'{"priority":2,"parameters":{"max_new_tokens":5},"inputs":"x"}'),
+        (
+            "/generate",
+            b'{"text":"x","sampling_params":{"n":2}}',
+            b'{"priority":2,"text":"x","sampling_params":{"max_new_tokens":5,"n":2}}',
+        ),
+        (
+            "/generate",
+            b'{"text":"x","sampling_params":[{}]}',
+            b'{"priority":2,"text":"x","sampling_params":[{}]}',
+        ),
+        ("/generate_stream", b'{"parameters":null}', b'{"parameters":{"max_new_tokens":5}}'),
+        ("/v1/audio/transcriptions", b"--X", b"--X"),
+    ],
+)
+def test_each_api_has_its_own_fields(path: str, body: bytes, expected: bytes) -> None:
+    """A limit goes where the API has it, also inside an object; what it has no field for stays unsaid."""
+    assert expected == changed_body(body, BodyChange("b", 2, 5), ADMITTED[path])

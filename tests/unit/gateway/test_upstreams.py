@@ -24,7 +24,7 @@ def test_heads_are_built_for_the_endpoint() -> None:
     assert target.post_head(b"/v1/x", b"a: b\r\n", 3) == (
         b"POST /prefix/v1/x HTTP/1.1\r\nhost: 127.0.0.1:8000\r\na: b\r\ncontent-length: 3\r\n\r\n"
     )
-    assert six.get_head(b"/v", b"") == b"GET /v HTTP/1.1\r\nhost: [::1]:80\r\n\r\n"
+    assert six.head(b"GET", b"/v", b"", 0) == b"GET /v HTTP/1.1\r\nhost: [::1]:80\r\n\r\n"
 
 
 def test_known_endpoints_keep_their_connections() -> None:

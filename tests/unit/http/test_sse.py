@@ -291,3 +291,84 @@ def test_an_aborted_answer_is_told_apart() -> None:
     assert not scan(event(b'{"delta":{"stop_reason":"abort"}}')).aborted
     assert not scan(event(b'{"choices":[{"finish_reason":"abortion"}]}')).aborted
     assert not scan(event(b'{"choices":[{"finish_reason":null,"text":"\\"abort\\""}]}')).aborted
+
+
+def fed(*events: str, scanner: SseScanner | None = None) -> SseScanner:
+    """A scanner that has seen these, each as the data of an event with a name."""
+    scanner = scanner or SseScanner()
+    for event in events:
+        scanner.feed(b"event: x\ndata: " + event.encode() + b"\n\n")
+    return scanner
+
+
+def test_messages_say_their_end() -> None:
+    """A stream of messages ends with `message_stop`, which is no chunk of it; its first usage has the prompt."""
+    scanner = fed(
+        '{"type":"message_start","message":{"usage":{"input_tokens":14,"output_tokens":0}}}',
+        '{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":4}}',
+    )
+    assert (False, True, 2) == (scanner.done, scanner.finish_reason_seen, scanner.data_events)
+    assert (b'{"input_tokens":14,"output_tokens":0}', b'{"output_tokens":4}') == (
+        scanner.first_usage,
+        scanner.usage,
+    )
+    fed('{"type":"message_stop"}', scanner=scanner)
+    assert (True, 2) == (scanner.done, scanner.data_events)
+
+
+@pytest.mark.parametrize("end", ["completed", "incomplete"])
+def test_responses_say_their_end(end: str) -> None:
+    """A response is over when it is complete or cut off; what came before is no end."""
+    scanner = fed(
+        '{"type":"response.created","response":{"usage":null,"error":null}}',
+        '{"type":"response.output_text.delta","delta":"x"}',
+    )
+    assert (False, False, None) == (scanner.done, scanner.finish_reason_seen, scanner.error)
+    usage = '"usage":{"input_tokens":15,"output_tokens":4}'
+    fed(f'{{"response":{{"error":null,{usage}}},"type":"response.{end}"}}', scanner=scanner)
+    assert (True, True, 2, None) == (
+        scanner.done,
+        scanner.finish_reason_seen,
+        scanner.data_events,
+        scanner.error,
+    )
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"type":"response.failed","response":{"usage":null,"error":{"code":"server_error"}}}',
+        '{"type":"error","code":"server_error","message":"x"}',
+        '{"type":"error","error":{"type":"overloaded_error"}}',
+        '{"error":"x","error_type":"generation"}',
+    ],
+)
+def test_errors_of_all_apis_are_seen(event: str) -> None:
+    """An error is known wherever an API puts it."""
+    assert event.encode() == fed('{"type":"x"}', event).error
+
+
+def test_engines_own_ends() -> None:
+    """llama.cpp says `stop_type`, SGLang a reason that is an object; of several answers every end is kept."""
+    llamacpp = SseScanner(b'_type"', all_ends=True)
+    fed('{"content":"x","stop":false}', scanner=llamacpp)
+    assert not llamacpp.finish_reason_seen
+    fed('{"index":0,"stop_type":"limit"}', '{"index":1,"stop_type":"eos"}', scanner=llamacpp)
+    assert [b'{"index":0,"stop_type":"limit"}', b'{"index":1,"stop_type":"eos"}'] == llamacpp.ends
+    sglang = fed('{"meta_info":{"finish_reason":null}}', '{"meta_info":{"finish_reason":{"type":"stop"}}}')
+    assert sglang.finish_reason_seen
+    assert len(sglang.ends) == 1
+
+
+def test_what_comes_before_an_answer_is_none_of_it() -> None:
+    """Events that an engine sends before it has begun are not counted, and pings never are."""
+    scanner = SseScanner(preludes=(b'"response.created"',))
+    fed('{"type":"response.created","response":{}}', '{"type": "ping"}', scanner=scanner)
+    assert (0, None) == (scanner.data_events, scanner.first_event)
+    fed(
+        '{"type":"delta","delta":"\\"response.created\\""}',
+        '{"type":"x","y":"response.created"}',
+        scanner=scanner,
+    )
+    assert scanner.data_events == 2
+    assert 1 == fed('{"type":"response.created","response":{}}').data_events
