@@ -22,7 +22,7 @@ from forebay.admission.cost import prefill_us
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.holding import what_holds
 from forebay.admission.ledger import Ledger
-from forebay.admission.model import MICRO, Amount, Check
+from forebay.admission.model import MICRO, Amount, Check, EndpointState
 from forebay.admission.outcomes import Outcome
 from forebay.admission.placement import place
 from forebay.admission.pools import Pool
@@ -57,6 +57,7 @@ _TOO_LARGE: Final = Outcome.REQUEST_TOO_LARGE
 _RATE_LIMIT: Final = Outcome.RATE_LIMIT_EXCEEDED
 _EXCEEDS_QUOTA: Final = Outcome.REQUEST_EXCEEDS_QUOTA
 _REFUSE_STALE: Final = OnStale.REFUSE
+_DRAINED: Final = EndpointState.DRAINED
 
 
 @dataclass(slots=True)
@@ -156,7 +157,9 @@ def _check_endpoints(verdict: Verdict, pool: Pool) -> None:
     verdict.checks.append(Check("endpoints_up", up, None, bool(may_come)))
     if not may_come:
         verdict.outcome, verdict.decided_by = Outcome.NO_ENDPOINTS, "endpoints_up"
-        verdict.detail = f"No engine of pool {pool.settings.name!r} can be reached."
+        drained = [e for e in pool.endpoints.values() if e.state is _DRAINED]
+        why = "can be reached" + (", but those that an operator has taken out of use" if drained else "")
+        verdict.detail = f"No engine of pool {pool.settings.name!r} {why}."
 
 
 def _check_size(verdict: Verdict, ticket: Ticket) -> None:

@@ -200,6 +200,16 @@ def test_no_endpoint_refuses(state: EndpointState) -> None:
     assert not check(verdict, "endpoints_up").passed
 
 
+def test_engines_that_are_drained_are_told_as_such() -> None:
+    """Who asks why must not look for a broken network."""
+    site = Site(endpoints=("a", "b"))
+    site.endpoint("a").state, site.endpoint("b").state = EndpointState.DRAINED, EndpointState.DOWN
+    told = decide(site).detail
+    assert (
+        "No engine of pool 'llama' can be reached, but those that an operator has taken out of use." == told
+    )
+
+
 def test_a_pool_without_endpoints_refuses() -> None:
     """None configured is none that can be reached."""
     assert Outcome.NO_ENDPOINTS is decide(Site(endpoints=())).outcome
