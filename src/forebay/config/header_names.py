@@ -12,10 +12,12 @@ __all__ = ["TAKEN_HEADERS", "free_header"]
 TAKEN_HEADERS: Final = frozenset(
     {
         "accept-encoding",
+        "api-key",
         "authorization",
         "connection",
         "content-length",
         "content-type",
+        "cookie",
         "expect",
         "host",
         "http2-settings",
@@ -34,6 +36,7 @@ TAKEN_HEADERS: Final = frozenset(
         "x-forebay-session",
         "x-forebay-tenant",
         "x-gateway-inference-objective",
+        "x-goog-api-key",
         "x-llm-d-inference-objective",
         "x-request-id",
         "x-slo-ttft-ms",

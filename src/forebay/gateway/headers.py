@@ -19,7 +19,7 @@ from forebay.gateway.asks import BadRequest
 from forebay.gateway.identity import CREDENTIALS, Access, Tenant
 from forebay.http.message import Headers, RequestHead, end_to_end_headers
 
-__all__ = ["Claims", "answer_headers", "claims_of", "read_claims", "safe_id"]
+__all__ = ["Claims", "answer_headers", "claims_of", "engine_target", "read_claims", "safe_id"]
 
 ID_LENGTH: Final = 128
 _SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
@@ -73,8 +73,14 @@ _KNOWN: Final = {
     b"x-forebay-explain": _EXPLAIN,
     b"x-request-id": _REQUEST_ID,
     **dict.fromkeys(CREDENTIALS, _CREDENTIAL),
+    # No keys of ours, but of other services and of web pages: they end where keys end.
+    b"api-key": _CREDENTIAL,
+    b"x-goog-api-key": _CREDENTIAL,
+    b"cookie": _CREDENTIAL,
 }
-_OWN_ONLY: Final = frozenset({_CLASS, _SESSION, _EXPLAIN})
+_KEY_PARAMETERS: Final = frozenset((b"key", b"api_key", b"api-key", b"apikey", b"token", b"access_token"))
+"""Parameters in a URL under which some clients send a key."""
+_OWN_ONLY: Final = frozenset({_CLASS, _OBJECTIVE, _SESSION, _EXPLAIN})
 """Claims that are ours alone and end here; the others are standard or somebody else's and go on."""
 
 
@@ -116,6 +122,22 @@ def claims_of(head: RequestHead, access: Access, address: str | None) -> Claims:
     return claims
 
 
+def engine_target(head: RequestHead, *, with_keys: bool) -> bytes:
+    """Path and query for an engine. A target in absolute form names our host, which is not for the engine.
+
+    Args:
+        with_keys: the engine gets what clients send as keys; without, no parameter in which there may be one.
+    """
+    query = head.query
+    if (with_keys or not query) and head.target.startswith(b"/"):
+        return head.target
+    if not with_keys:
+        kept = [part for part in query.split(b"&") if part.partition(b"=")[0].lower() not in _KEY_PARAMETERS]
+        query = b"&".join(kept)
+    path = head.path.encode("ascii")
+    return path + b"?" + query if query else path
+
+
 def read_claims(headers: Headers, access: Access, address: str | None = None) -> Claims:
     """Reads the headers of a request.
 
@@ -131,7 +153,7 @@ def read_claims(headers: Headers, access: Access, address: str | None = None) ->
     for name, value in headers:
         kind = known.get(name)
         if kind is None:
-            if not name.startswith(b"x-forebay-"):
+            if not name.startswith((b"x-forebay-", b"x_forebay_")):
                 lines.append(b"%b: %b\r\n" % (name, value))
         elif kind == _CONNECTION:
             if value not in (b"keep-alive", b"close"):

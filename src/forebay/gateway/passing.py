@@ -16,7 +16,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.gateway.asks import BadRequest
 from forebay.gateway.body_answers import answer_to
 from forebay.gateway.desk import Desk
-from forebay.gateway.headers import Claims, answer_headers
+from forebay.gateway.headers import Claims, answer_headers, engine_target
 from forebay.gateway.identity import Denied
 from forebay.gateway.ports import EndpointView
 from forebay.gateway.refusals import Answer, early_refusal, plain_error
@@ -125,10 +125,8 @@ class Passage:
                 if claims is not None and claims.credentials and target.view.takes_credentials:
                     forward += claims.credentials
                 method = b"GET" if head.method == b"HEAD" else head.method
-                path = head.path.encode("ascii")
-                sent = target.head(
-                    method, path + b"?" + head.query if head.query else path, forward, len(self._body)
-                )
+                path = engine_target(head, with_keys=target.view.takes_credentials)
+                sent = target.head(method, path, forward, len(self._body))
                 self._call = target.upstream.send(sent, self._body, self)
                 return
         self._fail(plain_error(502, "upstream_failed", "No engine answered."))

@@ -35,7 +35,7 @@ from forebay.gateway.demand import unstated_limit
 from forebay.gateway.desk import Desk
 from forebay.gateway.error_shapes import in_shape, tell
 from forebay.gateway.failure_answers import failure_answer
-from forebay.gateway.headers import Claims, claims_of, safe_id
+from forebay.gateway.headers import Claims, claims_of, engine_target, safe_id
 from forebay.gateway.identity import Denied
 from forebay.gateway.ports import PoolView
 from forebay.gateway.refusals import (
@@ -262,13 +262,14 @@ class Relay:
         )
         claims = self._claims
         forward = claims.forward
-        if claims.credentials and target.view.takes_credentials:
+        with_keys = target.view.takes_credentials
+        if claims.credentials and with_keys:
             forward += claims.credentials
         body, self._change = self._body, effect.change
         if effect.change is not None:
             body = changed_body(body, effect.change, self._route)
-        head = target.post_head(self._target(), forward, len(body))
-        attempt.start(head, body)
+        path = engine_target(self._exchange.head, with_keys=with_keys)
+        attempt.start(target.post_head(path, forward, len(body)), body)
 
     def on_hold(self, effect: Hold) -> None:
         if self._stage is _RUNNING and self._attempt is not None:
@@ -465,11 +466,3 @@ class Relay:
         own_id = self._desk.own_id(self._ticket)
         request_id = self._claims.request_id or engine_request_id or own_id
         return [(b"x-forebay-id", own_id), (b"x-request-id", request_id)]
-
-    def _target(self) -> bytes:
-        """Path and query for the engine. A target in absolute form names our host, which is not for the engine."""
-        head = self._exchange.head
-        if head.target.startswith(b"/"):
-            return head.target
-        path = head.path.encode("ascii")
-        return path + b"?" + head.query if head.query else path
