@@ -1,4 +1,4 @@
-"""R33: `forebay.client` in the OpenAI SDK, against a gateway and an engine in processes of their own, overloaded."""
+"""R33: `forebay.client` in the SDKs, against a gateway and an engine in processes of their own, overloaded."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx2
 import openai
 import pytest
@@ -235,3 +236,45 @@ async def test_streams_pass_as_they_come_and_threads_share_a_client(tmp_path: Pa
         ) as asker:
             times = await asyncio.gather(*(asyncio.to_thread(stream, asker) for _ in range(6)))
     assert all(last - first >= 0.1 for first, last in times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_retries", [0, 2])
+async def test_the_anthropic_sdk_keeps_slots_and_budget_too(tmp_path: Path, max_retries: int) -> None:
+    """R33: its calls come back when told, no more often than the budget allows, also with its own retries on."""
+    calls, reserve = 24, 10
+    watched = Watched()
+    transport = AsyncRetryTransport(watched, budget=RetryBudget(ratio=0.1, reserve=reserve))
+
+    async def ask_claude(asker: anthropic.AsyncAnthropic, call: int) -> str:
+        try:
+            await asker.messages.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "hi"}],
+                max_tokens=20,
+                extra_body={"ignore_eos": True},
+                extra_headers={"x-call": str(call)},
+            )
+        except anthropic.RateLimitError:
+            return "refused"
+        return "answered"
+
+    async with (
+        overloaded(tmp_path) as gateway,
+        anthropic.AsyncAnthropic(
+            base_url=gateway.url,
+            api_key=KEY,
+            timeout=30.0,
+            max_retries=max_retries,
+            http_client=anthropic.DefaultAsyncHttpxClient(transport=transport),
+        ) as asker,
+    ):
+        ends = Counter(await asyncio.gather(*(ask_claude(asker, call) for call in range(calls))))
+    assert ends["answered"] >= 6
+    assert ends["refused"] >= 1
+    assert reserve <= len(watched.attempts) - calls <= reserve + 0.1 * calls
+    for attempts in watched.by_call().values():
+        assert [attempt.retry for attempt in attempts] == list(range(len(attempts)))
+        for before, after in pairwise(attempts):
+            assert before.told_s is not None
+            assert after.sent_at - before.answered_at >= before.told_s
