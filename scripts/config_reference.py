@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
+
+from pydantic.fields import FieldInfo
 
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES
-from forebay.config.schema import Config
+from forebay.config.schema import Config, json_schema
+from forebay.config.strict import Strict
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 
@@ -63,7 +67,9 @@ Schema = dict[str, Any]
 def type_words(schema: Schema) -> str:
     """What a value may be, for a person."""
     if "anyOf" in schema:
-        options = [option for option in schema["anyOf"] if option.get("type") != "null"]
+        options = [
+            option for option in schema["anyOf"] if option.get("type") != "null" and option != {"const": 0}
+        ]
         if _is_size(schema):
             auto = any(option.get("const") == "auto" for option in options)
             return "`auto` or size" if auto else "size"
@@ -117,27 +123,49 @@ def default_words(schema: Schema, required: bool) -> str:
     if required:
         return "required"
     default = schema.get("default")
-    if any(option.get("const") == "auto" for option in schema.get("anyOf", ())) and default is None:
-        return "`auto`"
     if default is None:
         return "unset"
     if isinstance(default, dict):
-        if {"host", "port"} <= set(default):
-            return f"`{default['host']}:{default['port']}`"
-        return "`learn`" if "tokens_per_gpu_second" in default else "see below"
-    if type_words(schema) == "duration":
-        return f"`{default:g}s`" if default >= 1 or default == 0 else f"`{default * 1000:g}ms`"
-    if _has_sizes(schema):
-        return f"`{default // (1 << 20)}MiB`"
+        return "see below"
     return f"`{default}`"
 
 
-def table(model: Schema) -> str:
+def duration_range(field: FieldInfo) -> str:
+    """The limits of a duration, which a JSON Schema has no words for."""
+    words = []
+    for bound in bounds(field.metadata, field.annotation):
+        for key, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
+            value = getattr(bound, key, None)
+            if value is not None and not (key == "ge" and value == 0):
+                words.append(f"{sign} {written_duration(value)}")
+    return ", ".join(words)
+
+
+def bounds(metadata: Sequence[object], annotation: object) -> Iterator[object]:
+    """Those of a type, and of the alternatives that it is made of."""
+    for entry in metadata:
+        yield from entry.metadata if isinstance(entry, FieldInfo) else [entry]
+    for option in get_args(annotation):
+        yield from bounds(getattr(option, "__metadata__", ()), getattr(option, "__origin__", option))
+
+
+def written_duration(value_s: float) -> str:
+    """In the largest unit that makes it a whole number."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if value_s >= unit_s and value_s % unit_s == 0:
+            return f"{value_s // unit_s:g}{unit}"
+    return f"{value_s:g}s" if value_s >= 1 or value_s == 0 else f"{value_s * 1000:g}ms"
+
+
+def table(model: Schema, fields: type[Strict]) -> str:
     """One row per key of a model."""
+    by_key = {field.alias or name: field for name, field in fields.model_fields.items()}
     required = model.get("required", ())
     rows = ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
     for key, schema in model["properties"].items():
-        values = ", ".join(filter(None, (type_words(schema), range_words(schema))))
+        is_duration = "duration" in type_words(schema)
+        limits = duration_range(by_key[key]) if is_duration else range_words(schema)
+        values = ", ".join(filter(None, (type_words(schema), limits)))
         meaning = " ".join(schema.get("description", "See below.").split()).replace("|", "\\|")
         rows.append(f"| `{key}` | {values} | {default_words(schema, key in required)} | {meaning} |")
     return "\n".join(rows)
@@ -158,12 +186,13 @@ def default_classes() -> str:
 
 def render() -> str:
     """The whole page."""
-    schema = Config.model_json_schema()
+    schema = json_schema()
+    models = {model.__name__: model for model in Strict.__subclasses__()}
     parts = [HEAD]
     for title, words, name in SECTIONS:
         model = schema if name is None else schema["$defs"][name]
         about = "" if name is None else f"{words} {model.get('description', '')}".strip() + "\n\n"
-        parts.append(f"\n## {title}\n\n{about}{table(model)}\n")
+        parts.append(f"\n## {title}\n\n{about}{table(model, models[name or Config.__name__])}\n")
         if name == "ClassEntry":
             parts.append(default_classes() + "\n")
     return "".join(parts)

@@ -67,19 +67,29 @@ class Engine:
 
 
 async def ask(
-    http: httpx.AsyncClient, gateway: ServeProcess, key: str | None = None, **changes: Any
+    http: httpx.AsyncClient,
+    gateway: ServeProcess,
+    key: str | None = None,
+    class_name: str | None = None,
+    **changes: Any,
 ) -> httpx.Response:
     """The page's request."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    if class_name is not None:
+        headers["x-forebay-class"] = class_name
     return await http.post(f"{gateway.url}/v1/chat/completions", json=body(**changes), headers=headers)
 
 
 async def keep_asking(
-    http: httpx.AsyncClient, gateway: ServeProcess, key: str | None, statuses: list[int]
+    http: httpx.AsyncClient,
+    gateway: ServeProcess,
+    key: str | None,
+    statuses: list[int],
+    class_name: str | None = None,
 ) -> None:
     """One caller who sends its next request when the last was answered."""
     while True:
-        answer = await ask(http, gateway, key)
+        answer = await ask(http, gateway, key, class_name)
         statuses.append(answer.status_code)
         if answer.status_code != 200:
             await asyncio.sleep(0.05)
@@ -87,12 +97,15 @@ async def keep_asking(
 
 @pytest.mark.slow
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    """R18, R20, R62: keys, limits and headers as shown, and under load acme gets its share and no refusal."""
+    """R18, R20, R62: keys, limits and headers as shown, and under load acme gets its share and no refusal.
+
+    Also while the others claim several classes.
+    """
     key, digest = await a_key()
     async with Engine() as port, client() as http:
         path = tmp_path / "forebay.yaml"
         text = (
-            block("yaml", "plans:")
+            block("yaml", "tenants:")
             .replace("sha256:" + 64 * "0", f"sha256:{digest}")
             .replace(":8001", f":{port}")
         )
@@ -120,10 +133,10 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
             before = await metrics(http, gateway)
             of_acme: list[int] = []
             of_others: list[int] = []
-            callers = [
-                asyncio.ensure_future(keep_asking(http, gateway, *whose))
-                for whose in [(key, of_acme)] * 12 + [(None, of_others)] * 12
-            ]
+            crowd: list[tuple[str | None, list[int], str | None]] = [(key, of_acme, None)] * 12
+            for claimed in (None, "batch", "realtime"):
+                crowd += [(None, of_others, claimed)] * 6
+            callers = [asyncio.ensure_future(keep_asking(http, gateway, *whose)) for whose in crowd]
             await asyncio.sleep(LOAD_S)
             after = await metrics(http, gateway)
             for caller in callers:

@@ -111,6 +111,7 @@ async def test_a_rule_refuses_with_its_own_retry_after(tmp_path: Path) -> None:
                 answer.headers["x-forebay-reason"],
             )
             assert answer.json()["error"]["code"] == "rule_refused"
+            assert "rule 'short'" in answer.json()["error"]["message"]
             assert 2500 <= int(answer.headers["retry-after-ms"]) <= 3250
             assert answer.headers["retry-after"] in ("3", "4")
             assert 200 == (await post(http, gateway, x_forebay_class="realtime")).status_code

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.integration.fakes import MODEL, FakeEngine, chat
+from tests.integration.fakes import MODEL, FakeEngine, Served, chat, chat_answer, plain
 from tests.integration.processes import ServeProcess, client, engine, metrics, until_up
 
 CHAT = "/v1/chat/completions"
@@ -192,3 +192,26 @@ async def test_a_plan_has_its_models_and_no_others(tmp_path: Path) -> None:
             own_id = refused.headers["x-forebay-id"]
             assert "plan_models" in (await http.get(f"{gateway.admin_url}/api/requests/{own_id}")).text
             assert [] == [request for request in other.requests if request.method == "POST"]
+
+
+async def test_what_is_left_of_the_operators_account_is_not_told(tmp_path: Path) -> None:
+    """Asked with our key an engine tells of our account, in answers and in errors; else of the client's own."""
+    told = b"x-ratelimit-remaining-tokens: 9999\r\nx-ratelimit-limit-tokens: 10000\r\nx-other: 1\r\n"
+
+    async def chat_script(served: Served) -> None:
+        wants_error = served.request.header("x-try") == "error"
+        body = b'{"error": {"message": "no"}}' if wants_error else chat_answer()
+        await served.send(plain(body, "429 Too Many Requests" if wants_error else "200 OK", told))
+
+    path = tmp_path / "forebay.yaml"
+    async with engine(chat_script) as fake, client() as http:
+        cases: list[tuple[dict[str, Any], str | None]] = [({"upstream_key": ENGINES}, None), ({}, "9999")]
+        for pool, expected in cases:
+            write(path, fake, pool=pool, state_file="none")
+            async with ServeProcess("-c", str(path)) as gateway:
+                await until_up(http, gateway)
+                for wanted, status in (("answer", 200), ("error", 429)):
+                    answer = await ask(http, gateway, x_try=wanted)
+                    assert status == answer.status_code
+                    found = answer.headers.get("x-ratelimit-remaining-tokens")
+                    assert (expected, "1") == (found, answer.headers["x-other"])

@@ -225,6 +225,7 @@ def _check_rules(verdict: Verdict, ruling: Ruling, ticket: Ticket) -> None:
     verdict.checks.append(Check(rule.check, 1, None, False))
     if verdict.outcome is None and not ticket.never_refuse:
         verdict.outcome, verdict.decided_by = Outcome.RULE_REFUSED, rule.check
+        verdict.detail = f"It is rule {rule.name!r}."
         verdict.retry_after_s = rule.retry_after_s
 
 

@@ -37,12 +37,13 @@ class Reception:
         self.reconfigure(settings, now)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
-        """These classes, plans and rules are there from now on; the counts of rules go on."""
+        """These classes, plans and rules are there from now on; what rules have counted and seen goes on."""
         self._classes = {entry.name: entry for entry in settings.classes}
         self._plans = {plan.name: plan for plan in settings.plans}
         self._retry_shift = _SHIFTS[settings.retries]
         self._quota.reconfigure(self._plans, now)
-        self._rules = None if settings.rules is None else Rules(settings.rules, self._rules)
+        pools = tuple([pool.name for pool in settings.pools])
+        self._rules = None if settings.rules is None else Rules(settings.rules, self._rules, pools)
 
     def sampled(self, event: Sampled, pool: Pool | None) -> None:
         """An engine of this pool was read."""

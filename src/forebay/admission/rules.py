@@ -59,14 +59,15 @@ class Rules:
 
     __slots__ = ("_book", "_engines", "_judged_by_request", "_matched", "_of_request", "_routed_by_request")
 
-    def __init__(self, book: RuleBook, known: Rules | None = None) -> None:
+    def __init__(self, book: RuleBook, known: Rules | None = None, pools: tuple[str, ...] = ()) -> None:
         """See the class.
 
         Args:
-            known: those before, whose counts go on.
+            known: those before, whose counts go on, and what they have seen of engines.
+            pools: those that are still there.
         """
         self._book = book
-        self._engines: dict[str, _EngineState] = {}
+        self._engines: dict[str, _EngineState] = {} if known is None else known.engines_for(book, pools)
         self._matched = [0 if known is None else known.count_of(rule.name) for rule in book.rules]
         self._routed_by_request = any(rule.of_request and rule.routes for rule in book.rules)
         self._judged_by_request = any(rule.of_request and rule.judges for rule in book.rules)
@@ -77,6 +78,16 @@ class Rules:
             if rule.name == name:
                 return count
         return 0
+
+    def engines_for(self, book: RuleBook, pools: tuple[str, ...]) -> dict[str, _EngineState]:
+        """What was seen at these pools, for other rules: a rate takes two readings, which a reload must not cost."""
+        engines: dict[str, _EngineState] = {}
+        for pool in pools:
+            seen = self._engines.get(pool)
+            if seen is not None:
+                state = engines[pool] = _EngineState(len(book.rules))
+                state.totals, state.rates = seen.totals, seen.rates
+        return engines
 
     def views(self) -> tuple[RuleView, ...]:
         """For the snapshot."""

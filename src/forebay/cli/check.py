@@ -71,15 +71,19 @@ def _summary(config: Config, settings: Settings) -> list[str]:
 def _pool(pool: Pool, pool_settings: PoolSettings) -> str:
     """One pool."""
     bounds = [
-        f"at most {value:g} {words}"
+        f"at most {value if isinstance(value, int) else format(value, 'g')} {words}"
         for words, value in (
             (f"GPU-seconds × headroom {pool_settings.headroom:g}", pool_settings.max_gpu_s),
             ("requests in flight per endpoint", pool_settings.max_inflight_requests),
+            ("KV tokens in flight per endpoint", pool_settings.max_inflight_tokens),
             ("requests in flight", pool_settings.max_pool_requests),
             ("requests waiting", pool_settings.max_queue),
+            ("output tokens", pool_settings.max_output_tokens),
         )
         if value is not None
     ]
+    if pool.queue_policy is not None:
+        bounds.append(f"queue_policy {pool.queue_policy}")
     speed = "learned" if pool_settings.law is None else "from its profile"
     if pool.fallback is not None:
         bounds.append(f"falls back to {pool.fallback}")

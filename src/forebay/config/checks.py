@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay.config.group_checks import doubts_of_groups, groups_do_not_fit
-from forebay.config.rule_checks import fallbacks_do_not_fit, rules_do_not_fit
+from forebay.config.rule_checks import doubts_of_rules, fallbacks_do_not_fit, rules_do_not_fit
 from forebay.config.schema import Config
 from forebay.config.secret_keys import quoted
 from forebay.config.tenancy_checks import doubts_of_tenants, tenants_do_not_fit
@@ -42,9 +42,11 @@ def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
     """What is allowed but hardly meant, each with the path of the key to look at."""
     return [
         *_closed_doors(config),
+        *_idle_class_keys(config),
         *_models_twice(config),
         *_open_admin(config),
         *doubts_of_tenants(config),
+        *doubts_of_rules(config, _class_names(config)),
         *doubts_of_groups(config),
     ]
 
@@ -86,6 +88,35 @@ def _closed_doors(config: Config) -> Iterator[tuple[KeyPath, str]]:
             ("limits", "max_waiting_bytes"),
             "0 refuses every request that has a body; leave it out for a quarter of the memory limit",
         )
+
+
+def _idle_class_keys(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    """Settings of classes that do nothing beside the others."""
+    for name, entry in (config.classes or {}).items():
+        path: KeyPath = ("classes", name)
+        if entry.order != "sjf":
+            for key, is_set in (
+                ("aging", entry.aging is not None),
+                ("short_tokens", entry.short_tokens > 0),
+                ("short_weight", entry.short_weight != 1),
+            ):
+                if is_set:
+                    yield (*path, key), f"does nothing with `order: {entry.order}`; it is for sjf"
+        elif entry.short_tokens > 0 and entry.short_weight == 1:
+            yield (*path, "short_tokens"), "does nothing without short_weight, as in `short_weight: 4`"
+        elif entry.short_weight != 1 and not entry.short_tokens:
+            yield (*path, "short_weight"), "does nothing without short_tokens: no request is short"
+        if entry.never_refuse:
+            for key, is_set in (
+                ("wait_budget", entry.wait_budget is not None),
+                ("max_queue", entry.max_queue is not None),
+                ("max_queue_gpu_seconds", entry.max_queue_gpu_seconds is not None),
+            ):
+                if is_set:
+                    yield (
+                        (*path, key),
+                        "refuses nobody in a class with never_refuse; leave one of the two out",
+                    )
 
 
 def _models_twice(config: Config) -> Iterator[tuple[KeyPath, str]]:

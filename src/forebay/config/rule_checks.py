@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from forebay.config.schema import Config
 from forebay.config.secret_keys import quoted
 from forebay.config.yaml_text import KeyPath
 
-__all__ = ["fallbacks_do_not_fit", "rules_do_not_fit"]
+__all__ = ["doubts_of_rules", "fallbacks_do_not_fit", "rules_do_not_fit"]
+
+_TEXT: Final = r"""(?:'[^'\\]*'|"[^"\\]*")"""
+_NAME: Final = r"(?<![\w.])(?P<name>class|tenant\.plan|pool\.name)(?![\w.(])"
+_COMPARED: Final = (
+    re.compile(rf"{_NAME}\s*[=!]=\s*(?P<texts>{_TEXT})"),
+    re.compile(rf"(?P<texts>{_TEXT})\s*[=!]=\s*{_NAME}"),
+    re.compile(rf"{_NAME}\s+in\s*\[(?P<texts>\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*)\]"),
+)
+"""Where a condition compares one of these names with texts that are written out."""
 
 
 def fallbacks_do_not_fit(config: Config) -> Iterator[tuple[KeyPath, str]]:
@@ -71,3 +82,27 @@ def rules_do_not_fit(config: Config, classes: list[str]) -> Iterator[tuple[KeyPa
                 (*path, "then", "model"),
                 f"rule {rule.name!r}: {nowhere}; say `pool` as well, or list it in one",
             )
+
+
+def doubts_of_rules(config: Config, classes: list[str]) -> Iterator[tuple[KeyPath, str]]:
+    """Conditions that compare a class, a plan or a pool with a name that none has: they never hold, or always."""
+    there = {
+        "class": classes,
+        "tenant.plan": list(config.plans or {}),
+        "pool.name": [pool.name for pool in config.pools],
+    }
+    for index, rule in enumerate(config.rules):
+        for name, wanted in dict.fromkeys(_compared(rule.when)):
+            names = there[name]
+            if wanted in names or (name == "tenant.plan" and not wanted):
+                continue
+            known = f"there are {', '.join(names[:20])}" if names else "there are none"
+            what = name.removeprefix("tenant.").removesuffix(".name")
+            yield ("rules", index, "when"), f"rule {rule.name!r}: {quoted(wanted)} is not a {what}; {known}"
+
+
+def _compared(condition: str) -> Iterator[tuple[str, str]]:
+    for pattern in _COMPARED:
+        for found in pattern.finditer(condition):
+            for text in re.findall(_TEXT, found["texts"]):
+                yield found["name"], text[1:-1]

@@ -54,8 +54,9 @@ SLOWEST_BOOK_S: Final = 0.01
 class _Expression:
     """One compiled expression, and how often it failed."""
 
-    def __init__(self, name: str, program: Program, *, on_error: bool) -> None:
+    def __init__(self, name: str, program: Program, facts: tuple[str, ...], *, on_error: bool) -> None:
         self._name = name
+        self._facts = facts
         self._execute = program.execute
         self._on_error = on_error
         self._errors = 0
@@ -68,12 +69,20 @@ class _Expression:
                 return value
             self._failed(f"its value is {value!r:.80}, which is neither true nor false")
         except Exception as error:  # noqa: BLE001 - the library raises many kinds, and none may reach the core
-            self._failed(str(error))
+            self._failed(self._in_words(str(error)))
         return self._on_error
 
     def errors(self) -> int:
         """How often it could not be evaluated."""
         return self._errors
+
+    def _in_words(self, why: str) -> str:
+        """What CEL says of a fact whose value is not known reads like a slip of the pen, which it is not."""
+        if why.startswith("Undefined variable"):
+            for name in self._facts:
+                if f"'{_KEYS[name]}'" in why:
+                    return f"{name} is not known: the engine has not told it (a rate takes two readings)"
+        return why
 
     def _failed(self, why: str) -> None:
         self._errors += 1
@@ -117,7 +126,7 @@ def rule_book(config: Config) -> RuleBook | None:
     of_engines: set[str] = set()
     for entry in config.rules:
         reading, program = _compiled(entry.when)
-        expression = _Expression(entry.name, program, on_error=entry.on_error == "match")
+        expression = _Expression(entry.name, program, reading.names, on_error=entry.on_error == "match")
         names = set(reading.names)
         of_request = bool(names & _OF_REQUESTS)
         (of_requests if of_request else of_engines).update(names)

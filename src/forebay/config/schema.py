@@ -26,7 +26,7 @@ from forebay.config.gpu_metrics import GPU_METRICS_JSON_SCHEMA, Endpoint, GpuMet
 from forebay.config.header_names import free_header
 from forebay.config.origins import Origin
 from forebay.config.rule_entries import RuleEntry
-from forebay.config.strict import DURATION_PATTERN, Duration, Strict, plain_name
+from forebay.config.strict import DURATION_JSON_SCHEMA, Duration, Strict, plain_name
 from forebay.config.tenancy import (
     AnonymousPolicy,
     Network,
@@ -40,6 +40,7 @@ from forebay.config.units import (
     parse_duration_s,
     parse_size_bytes,
 )
+from forebay.config.written_defaults import write_defaults
 
 __all__ = ["LATER_KEYS", "ClassEntry", "Config", "Limits", "Pool", "Profile", "json_schema"]
 
@@ -86,7 +87,7 @@ def _none_or_duration(value: object) -> float | None:
 NoneOrDuration = Annotated[
     Annotated[float, Field(gt=0)] | None,
     BeforeValidator(_none_or_duration),
-    WithJsonSchema({"anyOf": [{"const": "none"}, {"type": "string", "pattern": DURATION_PATTERN}]}),
+    WithJsonSchema({"anyOf": [{"const": "none"}, DURATION_JSON_SCHEMA, {"type": "null"}]}),
 ]
 AutoSize = Annotated[
     int | None,
@@ -424,4 +425,6 @@ class Config(Strict):
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    schema = Config.model_json_schema()
+    write_defaults(schema)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from forebay.config.secret_keys import quoted
 from forebay.config.units import parse_duration_s
 
-__all__ = ["DURATION_PATTERN", "Duration", "Strict", "plain_name"]
+__all__ = ["DURATION_JSON_SCHEMA", "DURATION_PATTERN", "Duration", "Strict", "plain_name"]
 
 DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
 
 
-Duration = Annotated[
-    float, BeforeValidator(parse_duration_s), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
-]
+DURATION_JSON_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [{"type": "string", "pattern": DURATION_PATTERN}, {"const": 0}]
+}
+Duration = Annotated[float, BeforeValidator(parse_duration_s), WithJsonSchema(DURATION_JSON_SCHEMA)]
 
 
 class Strict(BaseModel):

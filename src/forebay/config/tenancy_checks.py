@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from forebay.admission.patterns import fits
 from forebay.config.schema import Config
 from forebay.config.secret_keys import quoted
 from forebay.config.yaml_text import KeyPath
@@ -40,6 +41,8 @@ def doubts_of_tenants(config: Config) -> Iterator[tuple[KeyPath, str]]:
                     f"{tenant.name} has no keys, and no proxy is trusted to name it: it cannot come",
                 )
     yield from _hardly_a_request(config)
+    yield from _models_of_nobody(config)
+    yield from _unbounded_caps(config)
     is_refused = config.anonymous is not None and config.anonymous.plan is None
     if is_refused and not config.trusted_proxies and not any(tenant.keys for tenant in config.tenants):
         yield ("anonymous",), "refuse, and no tenant has a key: nobody is let in"
@@ -51,6 +54,36 @@ def _hardly_a_request(config: Config) -> Iterator[tuple[KeyPath, str]]:
             yield (
                 ("plans", name, "burst"),
                 f"{plan.burst} tokens are less than most requests have, which then pass one at a time or not at all",
+            )
+
+
+def _models_of_nobody(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    """Models that a plan grants and no pool has. Only where all pools say what they serve."""
+    served = [model for pool in config.pools for model in pool.models or ()]
+    if not all(pool.models for pool in config.pools):
+        return
+    for name, plan in (config.plans or {}).items():
+        for position, wanted in enumerate(plan.models or ()):
+            if not any(_may_be_the_same(wanted, model) for model in served):
+                yield (
+                    ("plans", name, "models", position),
+                    f"no pool serves {quoted(wanted)}; there are {', '.join(served[:20])}",
+                )
+
+
+def _may_be_the_same(wanted: str, model: str) -> bool:
+    """Two patterns are not held against each other."""
+    return fits(model, wanted) or fits(wanted, model) or ("*" in wanted and "*" in model)
+
+
+def _unbounded_caps(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    if all(pool.max_output_tokens is not None for pool in config.pools):
+        return
+    for name, plan in (config.plans or {}).items():
+        if plan.bill == "cap" and not plan.require_max_tokens and plan.tokens_per_second is not None:
+            yield (
+                ("plans", name, "bill"),
+                "who states no limit pays for all the room there is; set require_max_tokens, or max_output_tokens",
             )
 
 

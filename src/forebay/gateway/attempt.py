@@ -29,6 +29,7 @@ from forebay.gateway.engine_answers import (
     usage_of_object,
 )
 from forebay.gateway.error_shapes import event_of
+from forebay.gateway.headers import without_limits
 from forebay.gateway.progress import Progress
 from forebay.gateway.refusals import Answer, ending_body
 from forebay.gateway.upstreams import Target
@@ -376,19 +377,20 @@ class Attempt:
         self._owner.first_byte_passed()
 
     def _start(self, *, content_length: int | None) -> None:
-        head = self._answer_head()
-        passed = passed_head(head)
-        lines = passed.joined(self._owner.own_lines(passed.request_id))
-        self._exchange.start(head.status, lines, content_length=content_length)
+        self._exchange.start(self._answer_head().status, self._lines(), content_length=content_length)
+
+    def _lines(self) -> bytes:
+        passed = passed_head(self._answer_head())
+        own = self._owner.own_lines(passed.request_id)
+        return passed.joined(own, our_account=bool(self.target.view.own_key))
 
     def _whole_answer(self, body: bytes) -> None:
         head = self._answer_head()
-        passed = passed_head(head)
         if head.status == 200 and gave_up(body):
             # Another endpoint may do better; if there is none, a part of an answer is better than none.
-            self._failed(Failure.CUT, Answer(head.status, head.headers, body))
+            self._failed(Failure.CUT, self._engine_error())
             return
-        self._exchange.respond(head.status, passed.joined(self._owner.own_lines(passed.request_id)), body)
+        self._exchange.respond(head.status, self._lines(), body)
         self._ended(self._outcome(), self._usage_of(body))
 
     def _refused_inside(self, data: bytes) -> None:
@@ -443,7 +445,8 @@ class Attempt:
 
     def _engine_error(self) -> Answer:
         head = self._answer_head()
-        return Answer(head.status, head.headers, b"".join(self._kept))
+        told = without_limits(head.headers) if self.target.view.own_key else head.headers
+        return Answer(head.status, told, b"".join(self._kept))
 
     def _usage_of_kept(self) -> Usage | None:
         return self._usage_of(b"".join(self._kept))

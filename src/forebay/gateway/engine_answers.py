@@ -20,7 +20,7 @@ from forebay.gateway.answer_fields import (
     decode_usage,
     decode_whole,
 )
-from forebay.gateway.headers import answer_headers
+from forebay.gateway.headers import LIMITS, answer_headers
 from forebay.gateway.refusals import Answer
 from forebay.http.message import Headers, ResponseHead, encode_headers, get_header
 
@@ -53,7 +53,7 @@ _STATUS_OF_TYPE: Final = {
 }
 """Where an error inside a `200` has no number: Anthropic's types, and two of TGI's."""
 
-_LIMITS: Final = b"x-ratelimit-"
+_OUR_LIMITS: Final = b"x-ratelimit-"
 
 LARGEST_COUNT: Final = 2**31 - 1
 """More tokens than this in one answer is nonsense, and would poison whatever is learned from it."""
@@ -69,12 +69,16 @@ class Passed:
     request_id: bytes | None
     """The engine's own `x-request-id`."""
     tells_limits: bool
-    """There are `x-ratelimit-*` of the engine's own among the lines."""
+    """What is left of an account at the engine is told among the lines."""
 
-    def joined(self, own: bytes) -> bytes:
-        """All header lines of an answer. Where ours tell what is left of a tenant's limits, the engine's do not."""
-        if self.tells_limits and own.find(_LIMITS) >= 0:
-            kept = [line for line in self.lines.split(b"\r\n")[:-1] if not line.lower().startswith(_LIMITS)]
+    def joined(self, own: bytes, *, our_account: bool = False) -> bytes:
+        """All header lines of an answer. Where ours tell what is left of a tenant's limits, the engine's do not.
+
+        Args:
+            our_account: the engine was asked with the operator's key, so what is left there is not for clients.
+        """
+        if self.tells_limits and (our_account or own.find(_OUR_LIMITS) >= 0):
+            kept = [line for line in self.lines.split(b"\r\n")[:-1] if not line.startswith(LIMITS)]
             return b"".join([line + b"\r\n" for line in kept]) + own
         return self.lines + own
 
@@ -86,7 +90,7 @@ def passed_head(head: ResponseHead) -> Passed:
         stream = is_stream(head)
         lines = encode_headers(answer_headers(head.headers, [], sse=stream))
         request_id = get_header(head.headers, b"x-request-id")
-        known = head.digest = Passed(stream, lines, request_id, lines.find(_LIMITS) >= 0)
+        known = head.digest = Passed(stream, lines, request_id, any(lines.find(name) >= 0 for name in LIMITS))
     return known
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forebay.admission.effects import Abort
-from forebay.gateway.headers import answer_headers
+from forebay.gateway.headers import LIMITS, answer_headers, without_limits
 from forebay.gateway.refusals import Answer, error_body, retry_headers, try_again
 from forebay.http.message import Headers, get_header
 
@@ -32,7 +32,8 @@ def failure_answer(
     """
     own = [*own, (b"x-forebay-reason", effect.outcome.value.encode("ascii"))]
     if error is not None:
-        headers = answer_headers(error.headers, own, sse=False)
+        told = any(name.startswith(LIMITS) for name, _ in own)
+        headers = answer_headers(without_limits(error.headers) if told else error.headers, own, sse=False)
         if error.status in (429, 503, 529) and get_header(error.headers, b"retry-after") is None:
             headers += retry_headers(effect.retry_after_s or promise_s())
         return Answer(error.status, headers, error.body)

@@ -19,7 +19,16 @@ from forebay.gateway.asks import BadRequest
 from forebay.gateway.identity import CREDENTIALS, Access, Tenant
 from forebay.http.message import Headers, RequestHead, end_to_end_headers
 
-__all__ = ["Claims", "answer_headers", "claims_of", "engine_target", "read_claims", "safe_id"]
+__all__ = [
+    "LIMITS",
+    "Claims",
+    "answer_headers",
+    "claims_of",
+    "engine_target",
+    "read_claims",
+    "safe_id",
+    "without_limits",
+]
 
 ID_LENGTH: Final = 128
 _SAFE: Final = (string.ascii_letters + string.digits + "-_.:/+=@,~").encode()
@@ -255,6 +264,15 @@ _AGAINST_BUFFERING: Final[Headers] = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+LIMITS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
+"""How the names of headers begin that tell what is left of an account at whoever answers."""
+
+
+def without_limits(headers: Headers) -> Headers:
+    """Without what is left of an account: it is no business of those who do not own it."""
+    return [field for field in headers if not field[0].startswith(LIMITS)]
 
 
 def answer_headers(engine: Headers, own: Headers, *, sse: bool) -> Headers:

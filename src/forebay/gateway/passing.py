@@ -16,7 +16,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.gateway.asks import BadRequest
 from forebay.gateway.body_answers import answer_to
 from forebay.gateway.desk import Desk
-from forebay.gateway.headers import Claims, answer_headers, engine_target
+from forebay.gateway.headers import Claims, answer_headers, engine_target, without_limits
 from forebay.gateway.identity import Denied
 from forebay.gateway.ports import EndpointView
 from forebay.gateway.refusals import Answer, early_refusal, plain_error
@@ -59,6 +59,7 @@ class Passage:
         self._reserved_bytes = 0
         self._call: Call | None = None
         self._relaying = False
+        self._our_account = False
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -124,6 +125,7 @@ class Passage:
                 forward = b"" if claims is None else claims.forward
                 if claims is not None and claims.credentials and target.view.takes_credentials:
                     forward += claims.credentials
+                self._our_account = bool(target.view.own_key)
                 method = b"GET" if head.method == b"HEAD" else head.method
                 path = engine_target(head, with_keys=target.view.takes_credentials)
                 sent = target.head(method, path, forward, len(self._body))
@@ -139,7 +141,8 @@ class Passage:
         self._relaying = True
         self._let_go()
         kind = next((value for name, value in head.headers if name == b"content-type"), b"")
-        headers = answer_headers(head.headers, [], sse=kind[:17].lower() == b"text/event-stream")
+        told = without_limits(head.headers) if self._our_account else head.headers
+        headers = answer_headers(told, [], sse=kind[:17].lower() == b"text/event-stream")
         self._exchange.start(head.status, headers, content_length=head.content_length)
         self._arm()
 

@@ -298,6 +298,9 @@ def test_what_rules_decided_is_counted_and_counts_live_through_a_reload() -> Non
     assert [(4, Outcome.RULE_REFUSED)] == turned_away(one.arrive(4, 1.0))
     counts = {view.name: view.matches for view in one.controller.snapshot().rules}
     assert {"wall": 1, "big": 4} == counts
+    # What a client is told names the rule.
+    effects = one.arrive(40, 1.0)
+    assert "It is rule 'wall'." == record_of(effects).detail
     one.reconfigure(settings_for(), 2.0)
     assert () == one.controller.snapshot().rules
     assert [] == turned_away(one.arrive(5, 2.0))
@@ -325,3 +328,36 @@ def test_throughput_comes_from_two_readings_and_is_unknown_before() -> None:
         one.tell(Described(EndpointId(f"e{number}"), VLLM), 10.0 + number)
         one.sample(f"e{number}", 10.0 + number, output_tokens_total=5)
     assert len(rules._state(one.controller._pools["llama"]).totals) < 20
+    one.close()
+
+
+def test_a_reload_does_not_forget_how_fast_an_engine_is() -> None:
+    """Unknown for the time of two readings, a protective rule would be off, or refuse all with `on_error: match`."""
+    slow = rule("slow", ("generation_tput",), _is_slow, refuses=True)
+    one = scenario(slow, names=("generation_tput",))
+    for at_s, total in ((0.0, 0), (1.0, 5)):
+        one.sample("a", at_s, output_tokens_total=total)
+    other = rule("other", (BIG,), over(BIG, 10**6), refuses=True)
+    one.reconfigure(ruled(other, slow, names=(BIG, "generation_tput")), 1.1)
+    assert [(1, Outcome.RULE_REFUSED)] == turned_away(one.arrive(1, 1.1))
+    one.sample("a", 2.0, output_tokens_total=5000)
+    assert [] == turned_away(one.arrive(2, 2.0))
+    one.close()
+
+
+def test_a_pool_that_was_taken_out_and_comes_back_is_known_anew() -> None:
+    """What was seen of it is of another time."""
+    seen = rule("look", (RUNNING,), always, accepts=True)
+    before = two_pools(seen, names=(RUNNING,))
+    before.sample("b", 1.0, output_tokens_total=5)
+    before.reconfigure(ruled(seen, names=(RUNNING,)), 2.0)
+    rules = before.controller._reception._rules
+    assert rules is not None
+    assert "small" not in rules._engines
+    before.close()
+
+
+def _is_slow(values: dict[str, FactValue]) -> bool:
+    """Unknown counts as not matching, as with `on_error: skip`."""
+    value = values.get("generation_tput")
+    return isinstance(value, float) and value < 10

@@ -225,3 +225,15 @@ def test_what_is_passed_and_counted_is_told(tmp_path: Path) -> None:
     path.write_text("pools: [{endpoints: [http://10.0.0.1:8000], tokenizer: nowhere.json}]\n")
     code, _, err = check(path)
     assert (2, True) == (code, "pools[0].tokenizer: cannot be used" in err)
+
+
+def test_every_bound_of_a_pool_is_summed_up(tmp_path: Path) -> None:
+    """Counts are told to the last digit."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "pools: [{endpoints: [http://10.0.0.1:8000], queue_policy: balanced, max_inflight_tokens: 1234567, "
+        "max_output_tokens: 4096}]\n"
+    )
+    _, out, _ = check(path)
+    assert "at most 1234567 KV tokens in flight per endpoint, at most 4096 output tokens" in out
+    assert "queue_policy balanced" in out

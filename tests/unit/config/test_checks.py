@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES
 from forebay.config.checks import DEFAULT_CLASS_NAMES, default_class_of, find_contradictions, find_doubts
 from forebay.config.schema import Config
@@ -120,3 +122,55 @@ def test_a_limit_that_is_put_in_must_be_there() -> None:
         message,
     )
     assert [] == find_contradictions(config(pools=[{**pool, "max_output_tokens": 5}]))
+
+
+@pytest.mark.parametrize(
+    ("entry", "keys"),
+    [
+        (
+            {"order": "fifo", "aging": "1s", "short_tokens": 5, "short_weight": 2.0},
+            ["aging", "short_tokens", "short_weight"],
+        ),
+        ({"order": "edf", "aging": "1s"}, ["aging"]),
+        ({"aging": "1s", "short_tokens": 5, "short_weight": 2.0}, []),
+        ({"short_tokens": 5}, ["short_tokens"]),
+        ({"short_weight": 2.0}, ["short_weight"]),
+        (
+            {"never_refuse": True, "wait_budget": "9s", "max_queue": 5, "max_queue_gpu_seconds": 1.0},
+            ["wait_budget", "max_queue", "max_queue_gpu_seconds"],
+        ),
+        ({"never_refuse": True, "max_queue_gpu_seconds": "auto"}, []),
+    ],
+)
+def test_what_does_nothing_in_a_class_is_a_doubt(entry: dict[str, object], keys: list[str]) -> None:
+    """A setting without effect is one that somebody believes in."""
+    doubtful = config(classes={"standard": entry})
+    assert [] == find_contradictions(doubtful)
+    assert [("classes", "standard", key) for key in keys] == [path for path, _ in find_doubts(doubtful)]
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ("class == 'bacth'", "'bacth' is not a class; there are realtime, standard, batch"),
+        ("'bacth' != class && request.stream", "'bacth' is not a class"),
+        ('class in ["batch", "bacth"]', "'bacth' is not a class"),
+        ("tenant.plan == 'gold'", "'gold' is not a plan; there are free"),
+        ("pool.name == 'llama'", "'llama' is not a pool; there are default"),
+    ],
+)
+def test_a_rule_that_compares_with_what_is_nowhere_is_a_doubt(when: str, told: str) -> None:
+    """It would never match, or always."""
+    rules = [{"name": "r", "when": when, "then": {"refuse": {}}}]
+    doubtful = config(rules=rules, plans={"free": {}}, anonymous={"plan": "free"})
+    assert [] == find_contradictions(doubtful)
+    ((path, message),) = find_doubts(doubtful)
+    assert ("rules", 0, "when") == path
+    assert told in message
+
+
+def test_a_rule_may_compare_with_what_is_there() -> None:
+    """An empty plan is none; texts that are compared with something else are no names of classes."""
+    when = "class != 'batch' && tenant.plan in ['', 'free'] && pool.name == 'default' && request.model == 'x'"
+    rules = [{"name": "r", "when": when, "then": {"refuse": {}}}]
+    assert [] == find_doubts(config(rules=rules, plans={"free": {}}, anonymous={"plan": "free"}))

@@ -120,6 +120,18 @@ def test_errors_are_told_at_first_and_whenever_their_number_has_doubled(
     assert 1000 == rule.errors()
 
 
+def test_what_an_engine_has_not_told_is_not_called_a_slip(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CEL asks whether the name is spelled correctly, which it is."""
+    for name in ("generation_tput", "endpoint.sample_age"):
+        book, rule = one(tmp_path, f"{name} < 10.0 && running_seq_count > 5")
+        with caplog.at_level(logging.WARNING):
+            rule.when(book.context({"running_seq_count": 6}))
+        assert f"rule r: {name} is not known: the engine has not told it" in caplog.text
+    assert "spelled" not in caplog.text
+
+
 def test_one_side_of_an_or_may_be_unknown(tmp_path: Path) -> None:
     """CEL's own rule."""
     book, rule = one(tmp_path, "gpu_cache_usage_perc > 0.9 || running_seq_count > 5")

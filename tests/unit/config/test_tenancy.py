@@ -108,3 +108,30 @@ def test_what_stands_where_keys_belong_is_not_shown(tmp_path: Path, written: str
     told = problems(tmp_path, f"tenants: {written}\n")
     assert "tenants" in told
     assert "sk-secret" not in told
+
+
+def test_a_model_that_no_pool_serves_is_a_doubt() -> None:
+    """Where pools say what they serve; a pattern means something if one of them may be meant."""
+    pool = {"endpoints": ["http://a:1"], "models": ["llama-8b", "ft-*"]}
+    plans = {"free": {"models": ["llama-8b", "ft-1", "llama-*", "*", "lama-8b", "gpt-*"]}}
+    anonymous = {"plan": "free"}
+    found = find_doubts(config(pools=[pool], plans=plans, anonymous=anonymous))
+    assert [("plans", "free", "models", 4)] == [path for path, _ in found]
+    assert "no pool serves 'lama-8b'; there are llama-8b, ft-*" in found[0][1]
+    assert [] == find_doubts(config(plans=plans, anonymous=anonymous))
+
+
+def test_caps_without_any_limit_are_a_doubt() -> None:
+    """Who states none would pay for all the room that the model has."""
+    plan = {"tokens_per_second": 100.0, "bill": "cap"}
+    anonymous = {"plan": "free"}
+    ((path, message),) = find_doubts(config(plans={"free": plan}, anonymous=anonymous))
+    assert ("plans", "free", "bill") == path
+    assert "set require_max_tokens, or max_output_tokens" in message
+    pool = {"endpoints": ["http://a:1"], "max_output_tokens": 500}
+    for meant in (
+        config(plans={"free": plan}, anonymous=anonymous, pools=[pool]),
+        config(plans={"free": {**plan, "require_max_tokens": True}}, anonymous=anonymous),
+        config(plans={"free": {**plan, "bill": "estimate"}}, anonymous=anonymous),
+    ):
+        assert [] == find_doubts(meant)

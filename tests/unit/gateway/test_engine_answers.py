@@ -150,6 +150,17 @@ def test_limits_are_told_once() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", [b"x-ratelimit-remaining-tokens", b"anthropic-ratelimit-input-tokens-remaining"]
+)
+def test_what_is_left_of_the_operators_account_reaches_no_client(name: bytes) -> None:
+    """Where an engine is asked with our key it tells of our account, also to tenants without limits of their own."""
+    fields = [(name, b"9999"), (b"x-other", b"1")]
+    passed = engine_answers.passed_head(ResponseHead(200, b"OK", fields, True, 5, False))
+    assert b"9999" in passed.joined(b"x-forebay-id: a\r\n")
+    assert b"x-other: 1\r\nx-forebay-id: a\r\n" == passed.joined(b"x-forebay-id: a\r\n", our_account=True)
+
+
+@pytest.mark.parametrize(
     ("usage", "expected"),
     [
         ({"input_tokens": 14, "output_tokens": 4}, Usage(14, 4)),
