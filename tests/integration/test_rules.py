@@ -284,3 +284,34 @@ async def test_gpus_say_themselves_how_busy_they_are(tmp_path: Path) -> None:
             gateway.signal()
             assert 0 == await gateway.exit_code()
             assert "GPU metrics of" in await gateway.log()
+
+
+async def test_a_reload_does_not_blind_a_rule_that_asks_for_a_rate(tmp_path: Path) -> None:
+    """R11: with `on_error: match` each reload would refuse everybody until the engine was read twice more."""
+    rule = {
+        "name": "fast",
+        "when": "generation_tput > 1000.0",
+        "then": {"refuse": {}},
+        "on_error": "match",
+    }
+
+    async def counts(served: Served) -> None:
+        if served.request.target == "/metrics":
+            page = (
+                b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:generation_tokens_total 5\n"
+            )
+            await served.send(plain(page))
+        else:
+            await serves("big")(served)
+
+    async with engine(script=counts) as big, engine(script=serves("small")) as small, client() as http:
+        path = file_with(tmp_path / "f.yaml", big, small, rule)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            async def is_known() -> bool:
+                return (await post(http, gateway)).status_code == 200
+
+            await eventually(is_known)
+            assert (await http.post(f"{gateway.admin_url}/api/reload")).status_code == 200
+            assert [200] * 5 == [(await post(http, gateway)).status_code for _ in range(5)]
