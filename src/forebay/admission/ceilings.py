@@ -6,13 +6,15 @@ keeps no endpoint free for itself. So it never holds up anybody else. While some
     by `admit_below_utilization`   while max(mean, level) ≥ that: for work that fills gaps
     by `max_share`                 while it had more than that of what was charged lately, and a class waits that is
                                    neither; also if what waits there does not fit yet, or small requests of this one
-                                   would take each piece of room before it is enough for a large one of the other
+                                   would take each piece of room before it is enough for a large one of the other.
+                                   What is left of that fades: hardly anything is above no share
 
 `mean` is the pool's utilisation, the mean of its endpoints' over ten seconds (`utilization`); `level` the same of what
 is booked at this moment. The mean alone would let a whole queue in before it rises; the level alone would take every
 lull between two arrivals for a gap. A pool with nothing in flight is never shut, so that nobody waits at idle engines.
 
-Looked at again before each start. The level falls with events only, the mean by time alone: `opens_s` says when.
+Looked at again before each start. The level falls with events only, the mean and what a class had by time
+alone: `opens_s` says when.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from math import inf, log
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import PoolBooks
-from forebay.admission.model import Check, EndpointId
+from forebay.admission.model import MICRO, Check, EndpointId
 from forebay.admission.queues import PoolQueue
 from forebay.admission.settings import ClassSettings
 from forebay.admission.utilization import MEAN_S
@@ -71,6 +73,11 @@ class Ceilings:
                 queue.set_shut(index, shut=not idle and used >= ceiling)
         if idle or not self._capped:
             return
+        us_per_s = 0.0
+        for endpoint in self._endpoints.values():
+            if endpoint.is_up:
+                us_per_s += endpoint.meter.speed * MICRO
+        queue.window.look(us_per_s, now)
         above = [index for index in self._capped if queue.is_above_share(index)]
         if above and self._others_wait(above):
             for index in above:
@@ -110,6 +117,12 @@ class Ceilings:
                 # A hair later: at the moment itself, rounding may still call it shut.
                 wait_s = MEAN_S * log((self.mean - self.level) / (ceiling - self.level)) + 1e-3
                 first_s = min(first_s, now + wait_s)
+        for index in self._capped:
+            queue = self._queue.classes[index]
+            if queue.shut and queue.count:
+                faded_s = self._queue.window.faded_s(index) + 1e-3
+                if now < faded_s < first_s:
+                    first_s = faded_s
         return first_s
 
 

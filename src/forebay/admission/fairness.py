@@ -29,13 +29,16 @@ it is, what a class is, or whether a request could be placed.
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, inf, log
 from typing import Final
 
 from forebay.admission.waiter import Waiter
 
 WINDOW_S: Final = 10.0
 """Time constant of the shares: what was charged so long ago counts 1/e."""
+LEAST_PART: Final = 0.005
+"""Of all that a pool gets through in `WINDOW_S`: a class that had less lately had too much of nothing."""
+_EXPONENT_MOST: Final = 600.0
 _REBASE_AT: Final = 40.0
 """In time constants; e^40 still leaves a double all its digits to add with."""
 
@@ -191,13 +194,17 @@ class ShareWindow:
     """Work charged to each class lately: charges fade with a time constant of `WINDOW_S`.
 
     Amounts are kept scaled by e^(time ÷ WINDOW_S), so that nothing has to be done as time goes by: shares are ratios.
+    But all amounts fade alike, and ratios stay. So one that has faded to hardly anything is above no share, as of the
+    last `look`.
     """
 
-    __slots__ = ("_amounts", "_origin_s")
+    __slots__ = ("_amounts", "_least", "_least_us", "_origin_s")
 
     def __init__(self, classes: int) -> None:
         self._amounts = [0.0] * classes
         self._origin_s = 0.0
+        self._least_us = self._least = 0.0
+        """What counts as nothing, and the same scaled as amounts are."""
 
     def add(self, index: int, work_us: int, at_s: float) -> None:
         """Count work charged at `at_s`; negative to take back some of what was charged then."""
@@ -205,6 +212,7 @@ class ShareWindow:
         if exponent > _REBASE_AT:
             fade = exp(-exponent)
             self._amounts = [amount * fade for amount in self._amounts]
+            self._least *= fade
             self._origin_s = at_s
             exponent = 0.0
         amount = self._amounts[index] + work_us * exp(exponent)
@@ -214,9 +222,23 @@ class ShareWindow:
         """Other classes: for each the place it had, or -1 for a new one."""
         self._amounts = [self._amounts[source] if source >= 0 else 0.0 for source in sources]
 
+    def look(self, us_per_s: float, now: float) -> None:
+        """Find what counts as nothing now, where so much work is done per second."""
+        exponent = (now - self._origin_s) / WINDOW_S
+        self._least_us = us_per_s * WINDOW_S * LEAST_PART
+        self._least = self._least_us * exp(exponent if exponent < _EXPONENT_MOST else _EXPONENT_MOST)
+
+    def faded_s(self, index: int) -> float:
+        """When what this class had counts as nothing, if nothing comes to it; infinite if it always counts."""
+        amount = self._amounts[index]
+        if not self._least_us or not amount:
+            return inf
+        return self._origin_s + WINDOW_S * log(amount / self._least_us)
+
     def is_above(self, index: int, share: float) -> bool:
         """True if this class had more than `share` of it all."""
-        return self._amounts[index] > share * sum(self._amounts)
+        amount = self._amounts[index]
+        return amount > self._least and amount > share * sum(self._amounts)
 
     def share_of(self, index: int) -> float:
         """Its part of it all; 0 of nothing."""

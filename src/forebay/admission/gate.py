@@ -190,13 +190,13 @@ def _check_size(verdict: Verdict, ticket: Ticket) -> None:
             "The prompt does not fit the engine's KV cache: shorten it.",
         )
     # What is only guessed may not refuse it for good: then its prompt alone counts.
-    surely_us = ticket.cost.work_us
-    if not pool.learning.may_refuse:
+    surely_us, bound_us = ticket.cost.work_us, pool.max_work_us(1.0)
+    if bound_us is not None and not pool.learning.may_refuse:
         surely_us = min(prefill_us(pool.pricing.law, needs) * ticket.demand.prompts, surely_us)
     verdict.check(
         "request_gpu_seconds",
         pool.settings.to_gpu_s(surely_us),
-        _gpu_s(pool, pool.max_work_us(1.0)),
+        _gpu_s(pool, bound_us),
         _TOO_LARGE,
         "The request alone is above the pool's bound on work. Shorten the prompt, lower the output limit, or ask for "
         "fewer samples.",

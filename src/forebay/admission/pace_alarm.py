@@ -34,6 +34,8 @@ class PaceAlarm:
         if pool.has_place(now):
             for endpoint in pool.endpoints.values():
                 self.arm(pool, min(endpoint.paced_until_s(ticket, now), endpoint.opens_s(now)))
+            if pool.ceilings is not None:
+                self.arm(pool, pool.ceilings.opens_s(now))
 
     def _due(self, pool: Pool, now: float) -> None:
         if now < pool.pace_armed_s:

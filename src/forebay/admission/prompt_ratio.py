@@ -111,7 +111,7 @@ class PromptRatio:
     def at_least(self, prompt_bytes: int) -> int:
         """A count that the prompt very likely exceeds: what a refusal for size may rest on."""
         likely = self.estimate(prompt_bytes) / (2 if self.observations >= TRUSTED_AFTER else 4)
-        return int(min(likely, prompt_bytes / SURELY_BYTES))
+        return max(int(min(likely, prompt_bytes / SURELY_BYTES)), 1)
 
     def _solve(self) -> None:
         """Template and slope that fit best, within bounds."""

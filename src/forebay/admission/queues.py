@@ -49,10 +49,10 @@ class PoolQueue:
         "_time",
         "_walk",
         "_walking",
-        "_window",
         "classes",
         "count",
         "strict",
+        "window",
     )
 
     def __init__(self, rules: tuple[ClassRules, ...], *, strict: bool = False) -> None:
@@ -72,7 +72,8 @@ class PoolQueue:
         self._find_apart()
         self.strict = strict
         self._time = FairTime()
-        self._window = ShareWindow(len(rules))
+        self.window = ShareWindow(len(rules))
+        """What was charged to each class lately while others waited."""
         self._has_shares = has_shares(rules, strict=strict)
         self._passed: list[TenantQueue] = []
         """Tenants with waiters passed over in this walk; some more than once."""
@@ -164,16 +165,16 @@ class PoolQueue:
                 for waiter in queue:
                     waiter.class_index = index
             self.classes.append(queue)
-        self._window.reclass(sources)
+        self.window.reclass(sources)
         self._find_apart()
 
     def is_above_share(self, index: int) -> bool:
         """True if this class had more than its `max_share` of what was charged lately."""
-        return self._window.is_above(index, self.classes[index].rules.max_share)
+        return self.window.is_above(index, self.classes[index].rules.max_share)
 
     def share_of(self, index: int) -> float:
         """Its part of what was charged lately."""
-        return self._window.share_of(index)
+        return self.window.share_of(index)
 
     def set_shut(self, index: int, *, shut: bool) -> None:
         """A class may not start from now on, or may again. Only one that `may_shut`."""
@@ -238,9 +239,9 @@ class PoolQueue:
             tag = 0.0 if strict else queue.finish + head.work_us / queue.weight
             if has_shares:
                 rules, index = queue.rules, queue.index
-                if strict and self._window.is_below(index, rules.floor):
+                if strict and self.window.is_below(index, rules.floor):
                     tag = -1.0
-                if rules.max_share < 1.0 and self._window.is_above(index, rules.max_share):
+                if rules.max_share < 1.0 and self.window.is_above(index, rules.max_share):
                     if (
                         capped is None
                         or tag < capped_tag
@@ -427,7 +428,7 @@ class PoolQueue:
         queue.sweep()
         waiter.in_window = self._has_shares and self.count > queue.count
         if waiter.in_window:
-            self._window.add(queue.index, work_us, now)
+            self.window.add(queue.index, work_us, now)
 
     def _close(self, waiter: Waiter, change_us: int) -> None:
         """Close a charge, which was wrong by so much."""
@@ -442,7 +443,7 @@ class PoolQueue:
             queue.time.correct(tenant, change_us / waiter.weight)
             self._time.correct(queue, change_us / queue.weight)
             if waiter.in_window:
-                self._window.add(queue.index, change_us, waiter.charged_s)
+                self.window.add(queue.index, change_us, waiter.charged_s)
             if waiter.member is not None:
                 waiter.member.correct(waiter, change_us)
             if tenant.waiters.count:

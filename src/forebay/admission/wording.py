@@ -78,7 +78,7 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "prompt against the engine's KV cache", " tokens", "a prompt of at most {limit}", counted_low=True
     ),
     "request_gpu_seconds": CheckWords(
-        "work of this request alone",
+        "work of this request alone (what is sure of it, where a bound is set and the pool is learning)",
         " GPU-seconds",
         "a request of at most {limit} (a shorter prompt, a lower output limit, fewer samples), or `max_gpu_seconds` × "
         "`headroom` of pool {pool} being {value}",
@@ -124,9 +124,9 @@ CHECK_WORDS: Final[dict[str, CheckWords]] = {
         "fewer requests of class {class} waiting, or its `max_queue` being {value}",
     ),
     "class_queue_gpu_seconds": CheckWords(
-        "work of its class waiting, with it",
+        "work of its class waiting (with it, if `max_queue_gpu_seconds` is a number)",
         " GPU-seconds",
-        "less work of class {class} waiting, or its `max_queue_gpu_seconds` being {value}",
+        "less work of class {class} waiting, or its `max_queue_gpu_seconds` being a number that allows for all of it",
     ),
     "pool_queue_requests": CheckWords(
         "requests waiting in the pool, with it",

@@ -214,3 +214,19 @@ def test_an_endpoint_is_kept_for_a_class_that_was_passed_over() -> None:
     assert 7 == scenario.endpoint_view().reserved_for
     heavy = {"prompt_tokens": 10, "max_output_tokens": 150}
     assert [10] == held(scenario.arrive(10, 0.4, class_name="standard", **heavy))
+
+
+def test_a_share_of_long_ago_is_forgotten_and_the_core_asks_to_be_woken_for_that() -> None:
+    """A tenth of a second of contested work is held against it for some seconds, not until others had more."""
+    scenario = Scenario(settings=capped(max_inflight_tokens=1100))
+    scenario.arrive_many((1, 2), 0.0)
+    scenario.arrive(3, 0.0, prompt_tokens=1000, class_name="batch")
+    small = {"class_name": "realtime", "prompt_tokens": 10, "max_output_tokens": 10}
+    scenario.arrive(4, 0.1, **small)
+    assert [5] == held(scenario.arrive(5, 6.5, **small))
+    pool = scenario.controller._pools["llama"]
+    assert pool.ceilings is not None
+    opens_s = pool.ceilings.opens_s(6.5)
+    assert 6.5 < opens_s < 8.0
+    assert [] == dispatched(scenario.wake(opens_s - 0.01))
+    assert [(5, "a")] == dispatched(scenario.wake(opens_s))

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forebay.admission.fairness import WINDOW_S, FairTime, Flow, FlowOrder, ShareWindow
+from forebay.admission.fairness import LEAST_PART, WINDOW_S, FairTime, Flow, FlowOrder, ShareWindow
 from forebay.admission.waiter import Waiter
 
 
@@ -180,3 +180,24 @@ def test_shares_stay_finite(days: int) -> None:
         window.add(1, 700, hour * 3600.0)
     assert window.is_above(0, 0.299) and window.is_below(0, 0.301)
     assert all(math.isfinite(amount) for amount in window._amounts)
+
+
+def test_what_has_faded_away_is_above_no_share() -> None:
+    """All amounts fade alike and ratios stay, so one that was alone would be above its share without end."""
+    window = ShareWindow(2)
+    rate = 100 / (WINDOW_S * LEAST_PART)
+    window.add(0, 300, 5.0)
+    window.look(rate, 5.0)
+    assert window.is_above(0, 0.5)
+    faded_s = window.faded_s(0)
+    assert pytest.approx(5.0 + WINDOW_S * math.log(3.0)) == faded_s
+    window.look(rate, faded_s - 0.01)
+    assert window.is_above(0, 0.5)
+    window.look(rate, faded_s + 0.01)
+    assert not window.is_above(0, 0.5)
+    assert math.inf == window.faded_s(1)
+    window.look(rate, 1e6)
+    assert not window.is_above(0, 0.5)
+    window.add(0, 300, 1e6)
+    window.look(rate, 1e6)
+    assert window.is_above(0, 0.5)

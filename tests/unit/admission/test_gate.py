@@ -542,3 +542,16 @@ def test_the_tighter_of_budget_and_deadline_rules(stated: float | None, budget: 
     """A client can only tighten what its class allows."""
     ticket = Site().ticket(1, 100.0, first_token_by_s=stated)
     assert budget == wait_budget_s(ticket, 100.0)
+
+
+def test_where_no_bound_is_set_the_record_says_what_a_request_is_expected_to_take() -> None:
+    """While learning, only what is sure may refuse it for good: with a bound, that is what is compared."""
+    for bound, least in ((None, 1.0), (100.0, 0.01)):
+        site = Site(pool_settings(law=None, max_gpu_s=bound))
+        ticket = site.ticket(1)
+        assert not site.pool.learning.may_refuse
+        verdict = examine(ticket, site.life.ledger, site.settings, 0.0, draining=False)
+        found = next(c for c in verdict.checks if c.name == "request_gpu_seconds")
+        whole = site.pool.settings.to_gpu_s(ticket.cost.work_us)
+        assert (found.value == whole) is (least == 1.0)
+        assert 0.0 < found.value <= whole

@@ -228,3 +228,8 @@ def test_ratios_take_no_nonsense_back(state: object) -> None:
     with pytest.raises(ValueError, match=r"\w+: "):
         ratios.restore(state)
     assert before == ratios.export()
+
+
+def test_a_prompt_has_a_token_for_sure() -> None:
+    """A record that says that nought tokens were compared would be wrong of any prompt."""
+    assert 1 == PromptRatio().at_least(1)

@@ -86,17 +86,17 @@ def test_what_was_learned_and_promised_goes_with_the_name() -> None:
         scenario.arrive(number, 0.0, class_name=name)
     served(scenario, 3)
     state, queue = pool.classes["standard"], pool.queue.classes[1]
-    waits, finish, amount = state.waits, queue.finish, pool.queue._window._amounts[1]
+    waits, finish, amount = state.waits, queue.finish, pool.queue.window._amounts[1]
     promised = pool.retry_after._queues[1]
     assert amount > 0
     scenario.reconfigure(classes("batch", "new", "standard", "realtime"), scenario.now)
     assert pool.classes["standard"] is state
     assert pool.queue.classes[2] is queue
     assert (waits, finish, amount, 2, 2) == (
-        state.waits, queue.finish, pool.queue._window._amounts[2], state.index, queue.index,
+        state.waits, queue.finish, pool.queue.window._amounts[2], state.index, queue.index,
     )  # fmt: skip
     assert pool.retry_after._queues[2] is promised
-    assert 0.0 == pool.queue._window._amounts[1]
+    assert 0.0 == pool.queue.window._amounts[1]
     scenario.close()
 
 
