@@ -164,6 +164,76 @@ async def test_later_calls_of_a_session_keep_its_class(tmp_path: Path) -> None:
             assert "chat" == await served_in(x_forebay_session="one", x_forebay_class="chat")
 
 
+async def test_a_session_keeps_no_class_that_its_plan_does_not_grant(tmp_path: Path) -> None:
+    """Neither one that a rule gave to a call, nor one that a reload took out of the plan."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+
+        def grant(*classes: str) -> None:
+            config = {
+                "pools": [{"name": "p", "endpoints": [fake.endpoint]}],
+                "plans": {"p": {"classes": list(classes)}},
+                "anonymous": {"plan": "p"},
+                "rules": [{"name": "tiny", "when": "request.max_tokens == 7", "then": {"class": "realtime"}}],
+            }
+            path.write_text(yaml.safe_dump(config))
+
+        grant("batch")
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            async def served_in(session: str, max_tokens: int = 50, **headers: str) -> str:
+                named = {name.replace("_", "-"): value for name, value in headers.items()}
+                asked = {"x-forebay-explain": "1", "x-forebay-session": session, **named}
+                body = chat(max_tokens=max_tokens)
+                answer = await http.post(f"{gateway.url}{CHAT}", json=body, headers=asked)
+                return str(json.loads(answer.headers["x-forebay-decision"])["class"])
+
+            async def reload(*classes: str) -> None:
+                grant(*classes)
+                assert 200 == (await http.post(f"{gateway.admin_url}/api/reload")).status_code
+
+            assert "realtime" == await served_in("one", 7)
+            assert "batch" == await served_in("one")
+            await reload("realtime", "batch")
+            assert "realtime" == await served_in("two", x_forebay_class="realtime")
+            assert "realtime" == await served_in("two")
+            await reload("batch")
+            assert "batch" == await served_in("two")
+
+
+async def test_one_session_does_not_fill_a_queue_for_good(tmp_path: Path) -> None:
+    """However many requests name it, one that waits is left alone; a more important one gets the place of another."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(hang) as fake, client() as http:
+        classes: dict[str, Any] = {"realtime": {}, "batch": {}}
+        write(path, fake, classes, max_inflight_requests=1, max_queue=2)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            def ask(**headers: str) -> asyncio.Task[httpx.Response]:
+                named = {name.replace("_", "-"): value for name, value in headers.items()}
+                return asyncio.create_task(http.post(f"{gateway.url}{CHAT}", json=chat(), headers=named))
+
+            async def one_runs() -> bool:
+                return any(request.method == "POST" for request in fake.requests)
+
+            flood: list[asyncio.Task[httpx.Response]] = []
+            for waiting in range(3):
+                flood.append(ask(x_forebay_class="batch", x_forebay_session="one"))
+                await eventually(one_runs)
+                await until_waiting(http, gateway, waiting)
+            first = ask(x_forebay_class="realtime")
+            (gone,), _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+            assert flood[2] is gone
+            assert "displaced" == gone.result().json()["error"]["code"]
+            second = await ask(x_forebay_class="realtime")
+            assert "queue_full" == second.json()["error"]["code"]
+            for task in (*flood, first):
+                task.cancel()
+            await asyncio.gather(*flood, first, return_exceptions=True)
+
+
 async def test_a_pool_limits_answers_that_have_no_limit(tmp_path: Path) -> None:
     """A stream ends at it with an error event; with `inject_limit` the engine is asked for it and for nothing else."""
     path = tmp_path / "forebay.yaml"

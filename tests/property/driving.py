@@ -67,7 +67,7 @@ class Seen:
     """That was set for a pool without engines."""
     work_gpu_s: float = 0.0
     protected: bool = False
-    """It is the retry of a displaced request, a later call of an admitted session, or was dispatched before."""
+    """It is the retry of a displaced request, the protected call of an admitted session, or was dispatched before."""
 
 
 @dataclass
@@ -100,6 +100,8 @@ class Bench:
         self.has_filled = False
         """The last call was one after which nobody is left who can start."""
         self._sessions: dict[tuple[str, str], float] = {}
+        self._of_session: dict[tuple[str, str], tuple[Seen, float]] = {}
+        """The call of each session that is protected, or was the last one, and since when."""
         self._retries: Counter[tuple[str, int, int, int | None]] = Counter()
         self._forgets_s: dict[tuple[str, int, int, int | None], float] = {}
 
@@ -190,10 +192,20 @@ class Bench:
         seen.budget_s = max(record.wait_budget_s, hold_s)
         if demand.patience_until_s is not None:
             seen.budget_s = min(seen.budget_s, max(demand.patience_until_s - now, 0.0))
-        admitted_s = self._sessions.get((demand.tenant, demand.session or ""))
-        later_call = admitted_s is not None and now < admitted_s + SESSION_S
+        later_call = not again and self._stands_for_session(seen)
         is_retry = demand.retry_count > 0 and not again and self._claims_a_retry(demand)
         seen.protected = again or later_call or is_retry
+
+    def _stands_for_session(self, seen: Seen) -> bool:
+        key = seen.demand.tenant, seen.demand.session or ""
+        admitted_s = self._sessions.get(key)
+        if admitted_s is None or self.now >= admitted_s + SESSION_S:
+            return False
+        other, since_s = self._of_session.get(key, (seen, self.now))
+        if other is not seen and other.where == "waiting" and self.now < since_s + SESSION_S:
+            return False
+        self._of_session[key] = seen, self.now
+        return True
 
     def _displaced(self, seen: Seen, newcomer: Demand, record: DecisionRecord) -> None:
         key = _sizes(seen.demand)

@@ -582,7 +582,7 @@ def any_info(draw: random.Random) -> EngineInfo:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("series", range(4))
+@pytest.mark.parametrize("series", [0, 1, 2, 4])  # in 3 no engine falls silent while others wait
 def test_in_a_crowd_every_promise_is_kept(series: int) -> None:
     """Whoever is served, refused, pushed out or left waiting, and however the pool changes: by the rules, each time."""
     states: Counter[str] = Counter()

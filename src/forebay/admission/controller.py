@@ -81,7 +81,7 @@ class Controller:
         self._settings = settings
         self._timers = Timers()
         self._life = Lifecycle(settings)
-        self._standing = Standing()
+        self._standing = Standing(self._life.tickets)
         self._patience = Patience(self._life, self._timers, self._fill)
         self._displacing = Displacing(
             self._life, self._standing, self._patience, self._timers, self._examine, self._fill
@@ -239,8 +239,8 @@ class Controller:
         demand = event.demand
         if demand.ticket in self._life.tickets:
             raise MisuseError(f"ticket {demand.ticket} is in use")
-        if demand.session is not None and demand.pool in self._pools:
-            demand = self._standing.in_its_class(demand, self._pools[demand.pool].classes, now)
+        if demand.session is not None:
+            demand = self._standing.in_its_class(demand, self._reception.classes_of(demand.plan), now)
         ticket = self._reception.arrived(demand, now)
         demand, pool = ticket.demand, ticket.pool
         state = pool.classes[demand.class_name]

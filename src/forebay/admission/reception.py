@@ -6,6 +6,7 @@ rules refuse is noted in the ticket, for the gate.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from forebay.admission.billing import put_on_plan
@@ -40,6 +41,11 @@ class Reception:
         """These classes, plans and rules are there from now on; what rules have counted and seen goes on."""
         self._classes = {entry.name: entry for entry in settings.classes}
         self._plans = {plan.name: plan for plan in settings.plans}
+        self._granted_classes = {
+            plan.name: [name for name in plan.classes if name in self._classes]
+            for plan in settings.plans
+            if plan.classes is not None
+        }
         self._retry_shift = _SHIFTS[settings.retries]
         self._quota.reconfigure(self._plans, now)
         pools = tuple([pool.name for pool in settings.pools])
@@ -60,6 +66,12 @@ class Reception:
             return None
         known = self._plans.get(plan)
         return () if known is None else known.models
+
+    def classes_of(self, plan: str) -> Container[str]:
+        """Classes that the tenants of a plan may use; with a plan that is gone, none but what they come with."""
+        if plan and plan not in self._plans:
+            return ()
+        return self._granted_classes.get(plan, self._classes)
 
     def rule_views(self) -> tuple[RuleView, ...]:
         """For the snapshot."""
@@ -85,6 +97,9 @@ class Reception:
         if self._rules is not None:
             ticket.ruling = Ruling()
             self._judge(ticket, self._rules, ticket.ruling, now)
+        if host.ruling is not None and host.ruling.class_before:
+            ticket.ruling = ticket.ruling or Ruling()
+            ticket.ruling.class_before = host.ruling.class_before
         return ticket
 
     def _ticket(self, demand: Demand, now: float) -> Ticket:
@@ -117,6 +132,8 @@ class Reception:
         if mode is _ENFORCE and demand is not ticket.demand:
             if demand.pool != ticket.demand.pool and not ruling.model_given and demand.pool in self._pools:
                 demand = asked_at(demand, self._pools[demand.pool], self.granted(demand.plan))
+            if demand.class_name != ticket.demand.class_name:
+                ruling.class_before = ticket.demand.class_name
             ticket = self._ticket(demand, now)
         ticket.ruling = ruling
         self._judge(ticket, rules, ruling, now)

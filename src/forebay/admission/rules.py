@@ -27,7 +27,7 @@ KEPT_S: Final = 1.0
 class Ruling:
     """What the rules say of one arrival."""
 
-    __slots__ = ("accepted", "checks", "model_given", "refused_by")
+    __slots__ = ("accepted", "checks", "class_before", "model_given", "refused_by")
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
@@ -36,6 +36,8 @@ class Ruling:
         self.accepted = False
         self.model_given = False
         """A rule said which model."""
+        self.class_before = ""
+        """The class in which it came, where a rule gave another; empty where none did."""
 
 
 class _EngineState:

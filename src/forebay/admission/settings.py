@@ -266,6 +266,8 @@ class PlanSettings:
     """The most that an answer may be counts, not what it is expected and turns out to be."""
     models: tuple[str, ...] | None = None
     """Those that may be asked for, `*` stands for anything; None: all. Here it keeps fallbacks from giving others."""
+    classes: tuple[str, ...] | None = None
+    """Those that may be used; None: all. Here it keeps sessions from going on in others."""
 
     @property
     def limits(self) -> bool:

@@ -1,7 +1,7 @@
 """Which waiters may be pushed out, who of them goes first, and who waits in vain.
 
 Rules over plain arguments, and two memories that some of them need: which requests were displaced a moment ago, so
-that their retry is left alone, and which sessions were let in, so that their later calls are. `feasibility` finds out
+that their retry is left alone, and which sessions were let in, so that a later call of each is. `feasibility` finds out
 when somebody has to go; the caller ends tickets. Nothing here knows a ticket, a queue or a clock.
 
 **May be displaced.** `Displace` says which classes a newcomer may push out: `off` none, `lower` the less important
@@ -62,7 +62,7 @@ def is_protected(
 
     Args:
         retry_of_displaced: `DisplacedRetries` knows it.
-        later_call: `Sessions` knows its session.
+        later_call: `Sessions` knows its session, and it is the one of it that is left alone.
         bytes_sent: it has been sent SSE comments while waiting, so it can no longer get a plain refusal.
     """
     return never_refuse or retry_of_displaced or later_call or bytes_sent
@@ -170,12 +170,13 @@ class DisplacedRetries:
 
 
 class Sessions:
-    """Sessions of which a call was admitted: later calls keep its class and are not displaced."""
+    """Sessions of which a call was admitted: later calls keep its class, and one that waits is not displaced."""
 
-    __slots__ = ("_memory",)
+    __slots__ = ("_memory", "_protected")
 
     def __init__(self, idle_s: float = SESSION_IDLE_S, size_max: int = SESSIONS_MAX) -> None:
         self._memory = TenantMemory(idle_s, size_max)
+        self._protected = TenantMemory(idle_s, size_max)
 
     def admitted(self, tenant: str, session: str, class_number: int, now: float) -> None:
         """A call of the session was admitted in this class, or ended: its idle time starts anew."""
@@ -184,6 +185,15 @@ class Sessions:
     def class_of(self, tenant: str, session: str, now: float) -> int | None:
         """The class of the session's calls; None for the first call, and after a long pause."""
         return self._memory.get(tenant, session, now)
+
+    def protect(self, tenant: str, session: str, ticket: int, now: float) -> None:
+        """Of those calls of the session that wait, this is left alone."""
+        self._protected.put(tenant, session, ticket, now)
+
+    def protected(self, tenant: str, session: str, now: float) -> int:
+        """The last call that was; it may be over. -1 if there was none."""
+        ticket = self._protected.get(tenant, session, now)
+        return -1 if ticket is None else ticket
 
     def __len__(self) -> int:
         return len(self._memory)

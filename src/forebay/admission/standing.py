@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from forebay.admission.model import Demand
+from forebay.admission.model import Demand, TicketId
 from forebay.admission.shedding import DisplacedRetries, Sessions, fingerprint, is_protected
-from forebay.admission.tickets import Ticket
+from forebay.admission.tickets import WAITING, Ticket
 
 
 class Standing:
     """The memory of one controller."""
 
-    __slots__ = ("_class_names", "_displaced", "_sessions")
+    __slots__ = ("_class_names", "_displaced", "_sessions", "_tickets")
 
-    def __init__(self) -> None:
+    def __init__(self, tickets: Mapping[TicketId, Ticket]) -> None:
+        """See the class.
+
+        Args:
+            tickets: all that are not over, by their ids.
+        """
+        self._tickets = tickets
         self._displaced = DisplacedRetries()
         self._sessions = Sessions()
         self._class_names: list[str] = []
@@ -28,12 +34,29 @@ class Standing:
             never_refuse=ticket.never_refuse,
             retry_of_displaced=demand.retry_count > 0
             and self._displaced.claim(demand.tenant, fingerprint(demand), now),
-            later_call=demand.session is not None
-            and self._sessions.class_of(demand.tenant, demand.session, now) is not None,
+            later_call=demand.session is not None and self._stands_for_session(demand, demand.session, now),
         )
 
+    def _stands_for_session(self, demand: Demand, session: str, now: float) -> bool:
+        """Is this a later call of it, and the only one that waits protected?
+
+        Calls of a conversation come one after another. If all that name it were left alone, one name would be enough to
+        fill a queue with requests that nobody can push out.
+        """
+        if self._sessions.class_of(demand.tenant, session, now) is None:
+            return False
+        other = self._tickets.get(TicketId(self._sessions.protected(demand.tenant, session, now)))
+        if other is not None and other.phase is WAITING and other.demand.ticket != demand.ticket:
+            return False
+        self._sessions.protect(demand.tenant, session, demand.ticket, now)
+        return True
+
     def in_its_class(self, demand: Demand, classes: Container[str], now: float) -> Demand:
-        """A later call that names no class keeps that of its session, as long as there is such a class."""
+        """A later call that names no class keeps that of its session, if that is among `classes`.
+
+        Args:
+            classes: those that its tenant may use now.
+        """
         if demand.session is None or demand.class_claimed:
             return demand
         number = self._sessions.class_of(demand.tenant, demand.session, now)
@@ -48,7 +71,9 @@ class Standing:
         """A request was dispatched: later calls of its session are protected."""
         session = ticket.demand.session
         if session is not None:
-            name = ticket.demand.class_name
+            # What a rule gives holds for the call that it was asked about.
+            ruling = ticket.ruling
+            name = (ruling is not None and ruling.class_before) or ticket.demand.class_name
             if name not in self._class_names:
                 self._class_names.append(name)
             self._sessions.admitted(ticket.demand.tenant, session, self._class_names.index(name), now)

@@ -45,6 +45,7 @@ def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
         *_idle_class_keys(config),
         *_models_twice(config),
         *_open_admin(config),
+        *_nobody_makes_room(config),
         *doubts_of_tenants(config),
         *doubts_of_rules(config, _class_names(config)),
         *doubts_of_groups(config),
@@ -129,6 +130,25 @@ def _models_twice(config: Config) -> Iterator[tuple[KeyPath, str]]:
                     ("pools", index, "models", position),
                     f"{model!r} is served by pool {owner} already, which comes first: this pool gets no request for it",
                 )
+
+
+def _nobody_makes_room(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    names = _class_names(config)
+    bounded = next((pool.name for pool in config.pools if pool.max_queue), None)
+    if bounded is None or len(names) == 1:
+        return
+    least = names[-1]
+    found: list[KeyPath] = []
+    if config.classes is not None and config.classes[least].never_refuse:
+        found.append(("classes", least, "never_refuse"))
+    for name, plan in (config.plans or {}).items():
+        if plan.never_refuse and plan.classes is not None and set(plan.classes) == {least}:
+            found.append(("plans", name, "never_refuse"))
+    for path in found:
+        yield (
+            path,
+            f"nobody displaces what waits of {least}, the last class: it can keep all others out of pool {bounded}",
+        )
 
 
 def _open_admin(config: Config) -> Iterator[tuple[KeyPath, str]]:

@@ -153,6 +153,7 @@ def _plan_settings(name: str, entry: PlanEntry) -> PlanSettings:
         max_inflight_gpu_us=None if work is None else round(work * MICRO),
         bills_cap=entry.bill == "cap",
         models=None if entry.models is None else tuple(entry.models),
+        classes=None if entry.classes is None else tuple(entry.classes),
     )
 
 

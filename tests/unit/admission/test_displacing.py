@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
-from forebay.admission.settings import Displace
+from forebay.admission.settings import Displace, PlanSettings
 from tests.unit.admission.build import Scenario, held, pool_settings, settings_for, turned_away
 
 
@@ -56,3 +59,27 @@ def test_while_all_have_a_chance_somebody_is_displaced_or_the_newcomer_refused()
     scenario.run_until(2.4)
     said = turned_away(scenario.arrive(7, 2.4))
     assert [Outcome.DISPLACED] == [outcome for _, outcome in said]
+
+
+def test_one_session_does_not_keep_everybody_out() -> None:
+    """All of a full queue are later calls of one session: one of them is left alone, and the others make room."""
+    scenario = Scenario(settings=settings_for(pool_settings(max_inflight_requests=1, max_queue=4)))
+    for number in range(1, 6):
+        scenario.arrive(number, 0.0, class_name="batch", session="one")
+    said = [turned_away(scenario.arrive(number, 1.0)) for number in range(10, 14)]
+    assert [[Outcome.DISPLACED]] * 3 + [[Outcome.QUEUE_FULL]] == [
+        [outcome for _, outcome in each] for each in said
+    ]
+    assert {3, 4, 5} == {number for each in said[:3] for number, _ in each}
+
+
+def test_a_session_goes_on_only_in_a_class_that_its_plan_has_now() -> None:
+    """A plan loses a class: the next call of an open session that names none is in the one that it came with."""
+    both = settings_for(plans=(PlanSettings("p", classes=("realtime", "standard")),))
+    scenario = Scenario(settings=both)
+    scenario.arrive(1, 0.0, plan="p", session="s", class_name="realtime")
+    scenario.arrive(2, 1.0, plan="p", session="s", class_claimed=False)
+    scenario.controller.reconfigure(replace(both, plans=(PlanSettings("p", classes=("standard",)),)), 2.0)
+    scenario.arrive(3, 3.0, plan="p", session="s", class_claimed=False)
+    tickets = scenario.controller._life.tickets
+    assert ["realtime", "realtime", "standard"] == [tickets[TicketId(n)].demand.class_name for n in (1, 2, 3)]

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from forebay.admission.errors import MisuseError
+from forebay.admission.model import Mode
 from forebay.admission.quota import Quota
 from forebay.admission.reception import Reception
-from forebay.admission.settings import Retries
+from forebay.admission.settings import PlanSettings, Retries
 from tests.unit.admission.build import Site, demand, settings_for
 from tests.unit.admission.rule_making import always, book, rule
 
@@ -51,6 +52,45 @@ def test_retries_count_as_earlier_or_later_by_a_wait_budget(retries: Retries, sh
     assert 0.0 == reception.arrived(demand(2), 0.0).shift_s
     reception.reconfigure(settings_for(), 0.0)
     assert 0.0 == reception.arrived(demand(3, retry_count=1), 0.0).shift_s
+
+
+def test_the_class_before_a_rule_is_noted_and_kept_on_the_way_to_another_pool() -> None:
+    """Also where the rules are gone by then; where none gave a class, and in shadow mode, there is none."""
+    site = Site(settings=settings_for(rules=book(BATCH, names=("class",))))
+    reception = Reception(site.settings, {"llama": site.pool}, Quota(), 0.0)
+    arrived = reception.arrived(demand(1), 0.0)
+    assert arrived.ruling is not None
+    assert "standard" == arrived.ruling.class_before
+    as_it_was = reception.arrived(demand(2, class_name="batch"), 0.0)
+    assert as_it_was.ruling is not None
+    assert not as_it_was.ruling.class_before
+    for settings in (site.settings, settings_for()):
+        reception.reconfigure(settings, 0.0)
+        guest = reception.guest(arrived.demand, arrived, 0.0)
+        assert guest.ruling is not None
+        assert "standard" == guest.ruling.class_before
+    reception.reconfigure(site.settings, 0.0)
+    site.pool.classes["standard"].mode = Mode.SHADOW
+    shadowed = reception.arrived(demand(3), 0.0)
+    assert shadowed.ruling is not None
+    assert not shadowed.ruling.class_before
+
+
+def test_classes_that_a_plan_grants() -> None:
+    """As it is now: all without a plan or a list, and none of a plan that is gone."""
+    site = Site()
+    plans = (PlanSettings("few", classes=("batch", "gone")), PlanSettings("all"))
+    reception = Reception(settings_for(plans=plans), {"llama": site.pool}, Quota(), 0.0)
+
+    def granted(plan: str) -> list[str]:
+        return [
+            name for name in ("realtime", "standard", "batch", "gone") if name in reception.classes_of(plan)
+        ]
+
+    everything = ["realtime", "standard", "batch"]
+    assert [["batch"], everything, everything, []] == [granted(plan) for plan in ("few", "all", "", "other")]
+    reception.reconfigure(settings_for(plans=(PlanSettings("few", classes=("realtime",)),)), 0.0)
+    assert [["realtime"], []] == [granted("few"), granted("all")]
 
 
 @pytest.mark.parametrize("wrong", [{"pool": "none"}, {"class_name": "none"}, {"plan": "none"}])

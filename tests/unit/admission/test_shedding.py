@@ -258,3 +258,14 @@ def test_sessions_are_bounded_and_the_idlest_goes() -> None:
     sessions.admitted("acme", "d", 1, NOW + 2)
     assert [1, None, 1, 1] == [sessions.class_of("acme", name, NOW + 3) for name in ("a", "b", "c", "d")]
     assert 3 == len(sessions)
+
+
+def test_a_session_has_one_protected_call() -> None:
+    """The last one that was named, for as long as sessions last."""
+    sessions = Sessions()
+    assert -1 == sessions.protected("acme", "s1", NOW)
+    sessions.protect("acme", "s1", 7, NOW)
+    sessions.protect("acme", "s1", 8, NOW)
+    assert 8 == sessions.protected("acme", "s1", NOW + 599.9)
+    assert -1 == sessions.protected("acme", "s1", NOW + 600.0)
+    assert -1 == sessions.protected("other", "s1", NOW)

@@ -89,6 +89,34 @@ def test_a_model_of_two_pools_is_a_doubt() -> None:
     assert "served by pool a already" in message
 
 
+def test_a_queue_that_the_least_important_can_fill_for_good_is_a_doubt() -> None:
+    """Nobody pushes out what is never refused: it would keep the others out of a bounded queue."""
+    bounded = [
+        {"name": "a", "endpoints": ["http://a:1"]},
+        {"name": "b", "endpoints": ["http://b:1"], "max_queue": 9},
+    ]
+    classes: dict[str, object] = {"realtime": {}, "standard": {}, "batch": {"never_refuse": True}}
+    plans = {"jobs": {"never_refuse": True, "classes": ["batch"]}, "vip": {"never_refuse": True}}
+    both = config(
+        pools=bounded,
+        classes=classes,
+        plans=plans,
+        tenants=[
+            {"name": name, "plan": name, "keys": [f"sha256:{digit * 64}"]}
+            for name, digit in (("jobs", "1"), ("vip", "2"))
+        ],
+    )
+    found = find_doubts(both)
+    assert [("classes", "batch", "never_refuse"), ("plans", "jobs", "never_refuse")] == [
+        path for path, _ in found
+    ]
+    assert "out of pool b" in found[0][1]
+    assert [] == find_doubts(config(pools=bounded[:1], classes=classes))
+    assert [] == find_doubts(config(pools=bounded, classes={"standard": {"never_refuse": True}}))
+    first = {"realtime": {"never_refuse": True}, "standard": {}, "batch": {}}
+    assert [] == find_doubts(config(pools=bounded, classes=first))
+
+
 def test_bounds_on_waiting_and_a_guarded_admin_port_are_no_doubts() -> None:
     """Not to let anybody wait is a way to run it, and a credential is what an open admin port needs."""
     meant = config(
