@@ -1,15 +1,42 @@
 """What an answer came to, and what its end teaches about its endpoint.
 
-For: `lifecycle`, which ends requests. Where an engine tells no counts, events stand for tokens, and of an answer that
-is not streamed and that nobody waited for, the clock.
+For: `lifecycle`, which ends requests. Where an engine tells no counts, or such as cannot be, events stand for tokens,
+and of an answer that is not streamed and that nobody waited for, the clock.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import MICRO, Usage
 from forebay.admission.tickets import Ticket
 from forebay.admission.unstreamed import generated_by_clock
+
+LARGEST_CONTEXT: Final = 1 << 24
+"""Tokens: no engine's context window is larger, where it does not say how large it is."""
+
+
+def believed(ticket: Ticket, usage: Usage) -> Usage | None:
+    """The same, or None if it is more than can have been: tenants pay by it, and estimates learn from it.
+
+    No sample is longer than the limit that the engine was told, by more than the end token that some engines count
+    as well; and nothing is longer than the context window.
+    """
+    demand, settings, endpoint = ticket.demand, ticket.pool.settings, ticket.endpoint
+    context = None if endpoint is None else endpoint.info.context_tokens
+    if context is None:
+        context = LARGEST_CONTEXT
+    most = demand.max_output_tokens
+    if most is None and settings.inject_limit:
+        most = settings.max_output_tokens
+    if most is None or most > context:
+        most = context
+    if usage.output_tokens <= (most + 1) * demand.samples and usage.prompt_tokens <= context * demand.prompts:
+        return usage
+    if endpoint is not None:
+        endpoint.count("usage")
+    return None
 
 
 def tokens_of_events(ticket: Ticket) -> int:

@@ -15,7 +15,13 @@ from collections.abc import Callable
 from typing import Final
 
 from forebay.admission import cost
-from forebay.admission.answers import learn_from_answer, output_at_end, own_prefill_s, tokens_of_events
+from forebay.admission.answers import (
+    believed,
+    learn_from_answer,
+    output_at_end,
+    own_prefill_s,
+    tokens_of_events,
+)
 from forebay.admission.billing import close_debit
 from forebay.admission.body_changes import body_change
 from forebay.admission.deadlines import file_waiter
@@ -202,6 +208,8 @@ class Lifecycle:
         if outcome is _REJECTED:
             self._reject(ticket, now)
             return
+        if usage is not None:
+            usage = believed(ticket, usage)
         demand = ticket.demand
         completed = outcome is _COMPLETED
         unseen = ticket.endpoint if outcome is _GONE and ticket.first_token_s is None else None
