@@ -25,6 +25,7 @@ __all__ = [
     "decode_crowded_chat",
     "decode_detail",
     "decode_texts",
+    "reasoning_of",
 ]
 
 Number = int | float
@@ -39,6 +40,7 @@ class Part(msgspec.Struct, gc=False):
 
     type: str | None = None
     text: str | None = None
+    refusal: str | None = None
     image_url: msgspec.Raw = ABSENT
 
 
@@ -53,6 +55,8 @@ class Message(msgspec.Struct, gc=False):
 
     content: str | list[Part | str] | None = None
     tool_calls: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
+    reasoning_content: msgspec.Raw = ABSENT
 
 
 class Chat(msgspec.Struct, gc=False):
@@ -62,6 +66,8 @@ class Chat(msgspec.Struct, gc=False):
     messages: list[Message] | None = None
     tools: msgspec.Raw = ABSENT
     functions: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
     stream: bool | None = None
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
@@ -75,6 +81,8 @@ class CrowdedChat(msgspec.Struct, gc=False):
     messages: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
     functions: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
     stream: bool | None = None
     max_tokens: Number | None = None
     max_completion_tokens: Number | None = None
@@ -90,6 +98,11 @@ class Completion(msgspec.Struct, gc=False):
     max_tokens: Number | None = None
     n: Number | None = None
     best_of: Number | None = None
+
+
+def reasoning_of(message: Message) -> msgspec.Raw:
+    """What an earlier answer thought, sent back under either of its two names."""
+    return message.reasoning if message.reasoning_content is ABSENT else message.reasoning_content
 
 
 decode_chat: Final = msgspec.json.Decoder(Chat).decode

@@ -24,12 +24,15 @@ from forebay.gateway.asks import (
 from forebay.gateway.body_fields import (
     ABSENT,
     UNREADABLE,
+    Chat,
+    CrowdedChat,
     Message,
     Part,
     decode_chat,
     decode_completion,
     decode_crowded_chat,
     decode_detail,
+    reasoning_of,
 )
 from forebay.gateway.prefix import PREFIX_CHARACTERS, prefix_of_messages
 
@@ -61,8 +64,7 @@ def read_chat(body: bytes) -> Ask:
     ask = Ask(
         bounded(chat.model),
         chat.stream is True,
-        (0 if chat.tools is ABSENT else size_of(chat.tools))
-        + (0 if chat.functions is ABSENT else size_of(chat.functions)),
+        _given_beside(chat),
         None,
         0,
         limit,
@@ -107,6 +109,15 @@ def unstated_limit(engine: str) -> int | None:
     return _UNSTATED_COMPLETION_LIMIT.get(engine)
 
 
+def _given_beside(chat: Chat | CrowdedChat) -> int:
+    """Bytes of what templates put into the prompt beside the messages: tools, documents, values for the template."""
+    size = 0
+    for given in (chat.tools, chat.functions, chat.documents, chat.chat_template_kwargs):
+        if given is not ABSENT:
+            size += size_of(given)
+    return size
+
+
 def _count_messages(messages: list[Message], ask: Ask) -> None:
     text_bytes = 0
     for message in messages:
@@ -118,6 +129,9 @@ def _count_messages(messages: list[Message], ask: Ask) -> None:
         if message.tool_calls is not ABSENT:
             # Templates put calls into the prompt as JSON, so here its syntax counts.
             text_bytes += memoryview(message.tool_calls).nbytes
+        reasoning = reasoning_of(message)
+        if reasoning is not ABSENT:
+            text_bytes += size_of(reasoning)
     ask.prompt_bytes += text_bytes
 
 
@@ -128,6 +142,8 @@ def _count_parts(parts: list[Part | str], ask: Ask) -> int:
             text_bytes += utf8_length(part)
         elif part.text is not None:
             text_bytes += utf8_length(part.text)
+        elif part.refusal is not None:
+            text_bytes += utf8_length(part.refusal)
         elif part.type not in (None, "text"):
             image = part.image_url
             ask.extra_prompt_tokens += ATTACHMENT_TOKENS if image is ABSENT else image_tokens(image)

@@ -12,7 +12,13 @@ import msgspec
 
 from forebay.gateway.api_fields import decode_embeddings, decode_messages, decode_responses, decode_scores
 from forebay.gateway.asks import is_crowded
-from forebay.gateway.body_fields import ABSENT, decode_chat, decode_completion, decode_texts
+from forebay.gateway.body_fields import (
+    ABSENT,
+    decode_chat,
+    decode_completion,
+    decode_texts,
+    reasoning_of,
+)
 from forebay.gateway.content import Content
 
 __all__ = [
@@ -48,12 +54,13 @@ def texts_of_chat(body: bytes) -> Texts | None:
             content.text(message.content)
         elif message.content is not None:
             for part in message.content:
-                text = part if isinstance(part, str) else part.text
+                text = part if isinstance(part, str) else part.text or part.refusal
                 if text is not None:
                     content.text(text)
         content.json(message.tool_calls)
-    content.json(chat.tools)
-    content.json(chat.functions)
+        content.json(reasoning_of(message))
+    for given in (chat.tools, chat.functions, chat.documents, chat.chat_template_kwargs):
+        content.json(given)
     return Texts(content.texts, len(chat.messages or []), content.plain)
 
 

@@ -14,6 +14,7 @@ from forebay.gateway.asks import (
     BadRequest,
 )
 from forebay.gateway.demand import read_chat, read_completion, unstated_limit
+from forebay.gateway.prompt_texts import texts_of_chat
 
 
 def refused(body: bytes) -> BadRequest:
@@ -63,6 +64,29 @@ def test_base64_is_not_text() -> None:
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "what"}, picture, sound]}]}
     ask = read_chat(json.dumps(body).encode())
     assert (4, 2 * ATTACHMENT_TOKENS) == (ask.prompt_bytes, ask.extra_prompt_tokens)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"documents": [{"text": "GIVEN"}], "messages": [{"content": "x"}]}',
+        '{"chat_template_kwargs": {"a": "GIVEN"}, "messages": [{"content": "x"}]}',
+        '{"functions": [{"name": "GIVEN"}], "messages": [{"content": "x"}]}',
+        '{"messages": [{"content": "x", "reasoning_content": "GIVEN"}]}',
+        '{"messages": [{"content": "x", "reasoning": "GIVEN"}]}',
+        '{"messages": [{"content": [{"type": "refusal", "refusal": "GIVEN"}]}]}',
+    ],
+)
+def test_nothing_that_templates_put_into_a_prompt_is_free(body: str) -> None:
+    """Fields beside the content count by their bytes: else a quota is worth nothing."""
+    given = "word " * 2000
+    ask = read_chat(body.replace("GIVEN", given).encode())
+    assert len(given) <= ask.prompt_bytes + 4 * ask.extra_prompt_tokens <= len(given) + 40
+    texts = texts_of_chat(body.replace("GIVEN", given).encode())
+    assert texts is not None
+    assert any(given in text for text in texts.texts)
+    null = body.replace('"GIVEN"', "null")
+    assert read_chat(null.encode()).prompt_bytes <= 40
 
 
 def test_tools_count_as_they_are_rendered() -> None:
