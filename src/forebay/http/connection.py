@@ -29,7 +29,6 @@ from typing import Final, cast
 from forebay.http.body import BodyFailure, RequestBody
 from forebay.http.exchange import Exchange
 from forebay.http.head import METHOD_BYTES, HeadRefused, is_past_mending, may_begin_request
-from forebay.http.message import encode_headers, status_line
 from forebay.http.repeated import request_heads
 from forebay.http.serving import Serving
 from forebay.http.slow_reader import SlowReaderWatch
@@ -38,7 +37,6 @@ __all__ = ["ServerConnection"]
 
 _HEAD_END: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CODES: Final = {408: "request_timeout", 431: "head_too_large"}
 
 _HEAD: Final = 0
 _HELD: Final = 1
@@ -147,10 +145,7 @@ class ServerConnection(asyncio.Protocol):
         self._state = _CLOSED
         self._deadline = inf
         self._input = b""
-        serving = self._serving
-        serving.connections.discard(self)
-        if not serving.connections and serving.on_empty is not None:
-            serving.on_empty()
+        self._serving.lost(self)
 
     def pause_writing(self) -> None:
         self._tell_drain_change(True)
@@ -177,6 +172,11 @@ class ServerConnection(asyncio.Protocol):
             self._close()
         return idle
 
+    def give_way(self) -> None:
+        """Closes the connection, whose request is not complete: it is answered as if its time were over."""
+        self._expire()
+        self._close()
+
     def drop(self) -> None:
         """Closes at once; what is unsent is lost."""
         self._transport.abort()
@@ -191,8 +191,7 @@ class ServerConnection(asyncio.Protocol):
         keep: Callable[[int], bool] | None = None,
     ) -> None:
         """See `Exchange.read_body`."""
-        body = self._body
-        data = self._input
+        body, data = self._body, self._input
         if body is None:
             ready_bytes = self._ready_bytes
             if ready_bytes > limit_bytes:
@@ -207,6 +206,7 @@ class ServerConnection(asyncio.Protocol):
             on_failure(BodyFailure.TOO_LARGE)
             return
         limits = self._serving.limits
+        self._serving.unfinished[self] = None
         body.want(limit_bytes, on_body, on_failure, keep)
         body.end_by = self._serving.now + limits.body_total_s
         if body.expected and not data:
@@ -278,6 +278,7 @@ class ServerConnection(asyncio.Protocol):
             self._wait(limits.keep_alive_s)
         else:
             self._body.forget()
+            self._serving.unfinished.pop(self, None)
             self._state = _DRAIN
             self._wait(limits.drain_s)
             self._drain(self._input)
@@ -332,7 +333,9 @@ class ServerConnection(asyncio.Protocol):
             return False
         self._input = data[size:]
         self._scanned = 0
-        self._head_begun = False
+        if self._head_begun:
+            self._head_begun = False
+            self._serving.unfinished.pop(self, None)
         self._deadline = inf
         self._state = _HELD
         length = head.content_length
@@ -359,6 +362,7 @@ class ServerConnection(asyncio.Protocol):
             return
         if not self._head_begun:
             self._head_begun = True
+            self._serving.unfinished[self] = None
             self._wait(self._serving.limits.head_timeout_s)
         self._scanned = max(0, len(data) - 3)
 
@@ -376,11 +380,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers a head that never became a request, and closes."""
-        code = _CODES.get(status, "invalid_request")
-        headers, body = self._serving.handler.protocol_error(status, code, message)
-        length = b"content-length: %d\r\n" % len(body)
-        head = status_line(status) + encode_headers(headers) + length + self._serving.close_tail
-        self.write(head + body)
+        self.write(self._serving.early_answer(status, message))
         self._hang_up()
 
     def _bound_read_ahead(self) -> None:
@@ -402,10 +402,10 @@ class ServerConnection(asyncio.Protocol):
             return
         failure = body.feed(data)
         if failure is not None:
-            self._fail_body(body, failure)
+            self._hold()
+            body.fail(failure)
         elif body.done:
-            self._state = _HELD
-            self._deadline = inf
+            self._hold()
             self._body = None
             self._input = body.rest
             body.deliver()
@@ -414,10 +414,11 @@ class ServerConnection(asyncio.Protocol):
             self._wait(self._serving.limits.body_timeout_s)
             self._deadline = min(self._deadline, body.end_by)
 
-    def _fail_body(self, body: RequestBody, failure: BodyFailure) -> None:
+    def _hold(self) -> None:
+        """Nothing more of the body is awaited."""
         self._state = _HELD
         self._deadline = inf
-        body.fail(failure)
+        self._serving.unfinished.pop(self, None)
 
     def _drain(self, data: bytes) -> None:
         """Drops the unread rest of a body that has been answered."""
@@ -446,7 +447,8 @@ class ServerConnection(asyncio.Protocol):
         if state == _HEAD and self._head_begun:
             self._refuse(408, "the request head was not complete in time")
         elif state == _BODY and self._body is not None:
-            self._fail_body(self._body, BodyFailure.TIMEOUT)
+            self._hold()
+            self._body.fail(BodyFailure.TIMEOUT)
         elif state == _CLOSING:
             self._transport.abort()
         elif state == _DRAIN:
@@ -469,8 +471,8 @@ class ServerConnection(asyncio.Protocol):
             exchange.on_drain_change(paused)
 
     def _hang_up(self) -> None:
-        # If the client may still be sending, our side is closed first and its bytes are dropped for a while: closing
-        # with unread input makes the kernel send a reset, which can overtake the answer. TLS sees to that by itself.
+        # If the client may still be sending, our side is closed first and its bytes are dropped for a while: to close
+        # with unread input makes the kernel send a reset, which can overtake the answer. TLS sees to that itself.
         at_rest = self._state == _HELD and self._body is None and not self._input
         if at_rest or not self._transport.can_write_eof():
             self._close()
@@ -478,8 +480,7 @@ class ServerConnection(asyncio.Protocol):
         if self._body is not None:
             self._body.forget()
         self._state = _LINGER
-        self._dropped_bytes = len(self._input)
-        self._input = b""
+        self._dropped_bytes, self._input = len(self._input), b""
         self._wait(self._serving.limits.linger_s)
         self._bound_read_ahead()
         if not self._transport.is_closing():
@@ -492,8 +493,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport.close()
 
     def _lose_client(self) -> None:
-        exchange = self._exchange
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
         if self._body is not None:
             self._body.forget()
         if exchange is not None:

@@ -1,18 +1,19 @@
 """What all connections of one server share, and what the layer above implements to be served.
 
-Owns the set of open connections and the coarse clock that they read. Starts nothing, and closes nothing but an idle
-connection that has to give way.
+Owns the set of open connections and the coarse clock that they read. Starts nothing, and closes nothing but a
+connection that has to give way: an idle one, else the one that has been longest about its request.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.http.limits import ServerLimits
-from forebay.http.message import Headers
+from forebay.http.message import Headers, encode_headers, status_line
 
 if TYPE_CHECKING:
     from forebay.http.connection import ServerConnection
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Serving"]
 
+_log = logging.getLogger(__name__)
+
+_CODES: Final = {408: "request_timeout", 431: "head_too_large"}
+_TELL_AGAIN_S: Final = 60.0
 _LOOKED_AT: Final = 64
 """Connections that are looked at for an idle one: in a flood, each new one must not cost a look at all the others."""
 
@@ -58,6 +63,8 @@ class Serving:
         "now",
         "on_empty",
         "sweep_s",
+        "tell_again_s",
+        "unfinished",
     )
 
     def __init__(self, handler: Handler, limits: ServerLimits) -> None:
@@ -66,6 +73,9 @@ class Serving:
         self.limits = limits
         self.sweep_s = limits.sweep_s
         self.connections: set[ServerConnection] = set()
+        self.unfinished: dict[ServerConnection, None] = {}
+        """Those with a part of a head, or of a body that was asked for; the longest first."""
+        self.tell_again_s = 0.0
         self.closing = False
         """True: every answer closes its connection, and no new connections are kept."""
         self.on_empty: Callable[[], None] | None = None
@@ -77,10 +87,41 @@ class Serving:
         HTTP/1.0 client."""
 
     def has_room(self) -> bool:
-        """True if one more connection may be kept. Where there are too many, an idle one gives way."""
+        """True if one more connection may be kept. Where there are too many, one gives way.
+
+        Heads and bodies that never end would keep everybody out: honest ones are complete long before they are the
+        oldest of so many.
+        """
         if len(self.connections) < self.limits.connections:
             return True
-        return any(connection.close_idle() for connection in islice(self.connections, _LOOKED_AT))
+        if self.now >= self.tell_again_s:
+            self.tell_again_s = self.now + _TELL_AGAIN_S
+            _log.warning(
+                "all %d connections are taken (%d with half a request): for a new one an idle one is closed, or the "
+                "one that has been longest about its request",
+                len(self.connections),
+                len(self.unfinished),
+            )
+        if any(connection.close_idle() for connection in islice(self.connections, _LOOKED_AT)):
+            return True
+        for oldest in self.unfinished:
+            del self.unfinished[oldest]
+            oldest.give_way()
+            return True
+        return False
+
+    def lost(self, connection: ServerConnection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        self.unfinished.pop(connection, None)
+        if not self.connections and self.on_empty is not None:
+            self.on_empty()
+
+    def early_answer(self, status: int, message: str) -> bytes:
+        """A whole answer to what never became a request; the connection closes after it."""
+        headers, body = self.handler.protocol_error(status, _CODES.get(status, "invalid_request"), message)
+        length = b"content-length: %d\r\n" % len(body)
+        return status_line(status) + encode_headers(headers) + length + self.close_tail + body
 
     def refresh(self, now: float, unix_time_s: float) -> None:
         """Sets the clock and the Date field. HTTP dates have whole seconds, so a sweep is exact enough."""
