@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = ["PAGE_BYTES", "Page", "PageReader", "PageTooLarge", "labels_of"]
@@ -23,8 +23,11 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 PAGE_LINES: Final = 200_000
 """The most lines that are read: bounds time and memory also for a page of line feeds."""
 
-WANTED_LINES: Final = 20_000
-"""The most lines of wanted series that are read: they cost most, and 100 ranks have a tenth of it."""
+WANTED_LINES: Final = 5_000
+"""The most lines of wanted series that are read: they cost most, and 100 ranks have 2,000."""
+
+LABEL_BYTES: Final = 256 * 1024
+"""The most bytes of labels on those lines: 2,000 lines with 128 each. To take labels apart costs more than all else."""
 
 # Possessive quantifiers, so that a hostile line is rejected in one pass. A brace or a comma inside a quoted label
 # value belongs to the value. After the value may come a timestamp, an exemplar, or both; neither is of interest.
@@ -51,6 +54,16 @@ class Page:
     broken: tuple[str, ...] = ()
     """Names of series that were there with a line that could not be read."""
 
+    parsed: dict[bytes, dict[str, str]] = field(default_factory=dict, compare=False, repr=False)
+    """Labels that were taken apart already, by their text."""
+
+    def labels(self, raw: bytes) -> dict[str, str]:
+        """The labels of one of its series, taken apart once whoever asks."""
+        known = self.parsed.get(raw)
+        if known is None:
+            known = self.parsed[raw] = labels_of(raw)
+        return known
+
     def __contains__(self, name: object) -> bool:
         return name in self.series or name in self.broken
 
@@ -71,7 +84,7 @@ class PageReader:
         """The wanted series of this page.
 
         Raises:
-            PageTooLarge: more than `PAGE_BYTES`, `PAGE_LINES` or `WANTED_LINES`.
+            PageTooLarge: more than `PAGE_BYTES`, `PAGE_LINES`, `WANTED_LINES` or `LABEL_BYTES`.
         """
         if len(page) > PAGE_BYTES:
             raise PageTooLarge(f"the metrics page has {len(page)} bytes; at most {PAGE_BYTES} are read")
@@ -81,7 +94,7 @@ class PageReader:
         wanted = self._wanted
         series: dict[str, dict[bytes, float]] = {}
         broken: dict[str, None] = {}
-        wanted_lines = 0
+        wanted_lines = label_bytes = 0
         for line in lines:
             brace = line.find(b"{")
             if brace >= 0:
@@ -98,6 +111,11 @@ class PageReader:
             if wanted_lines > WANTED_LINES:
                 raise PageTooLarge(
                     f"the metrics page has more than {WANTED_LINES} lines of series that are read"
+                )
+            label_bytes += len(line) - len(raw_name)
+            if label_bytes > LABEL_BYTES:
+                raise PageTooLarge(
+                    f"the metrics page has more than {LABEL_BYTES} bytes of labels on series that are read"
                 )
             match = _LINE.fullmatch(line)
             value = _number(match["value"]) if match else None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from forebay.engines.exposition import Page, labels_of
+from forebay.engines.exposition import Page
 
 __all__ = ["Selector", "counted_once", "picked"]
 
@@ -68,12 +68,12 @@ def picked(page: Page, selectors: Iterable[Selector]) -> Page:
     for selector in selectors:
         found = page.series.get(selector.name, {})
         if selector.conditions:
-            found = {raw: value for raw, value in found.items() if selector.wants(labels_of(raw))}
+            found = {raw: value for raw, value in found.items() if selector.wants(page.labels(raw))}
         if found:
             series[selector.text] = found
         if selector.name in page.broken:
             broken.append(selector.text)
-    return Page(series, tuple(broken))
+    return Page(series, tuple(broken), page.parsed)
 
 
 def counted_once(
@@ -84,15 +84,20 @@ def counted_once(
     The largest of such values is kept: one process may be a moment behind. Where a series is the total of others by
     `is_total`, the others are left out.
     """
-    return Page({name: _folded(found, copies, is_total) for name, found in page.series.items()}, page.broken)
+    return Page(
+        {name: _folded(page, found, copies, is_total) for name, found in page.series.items()}, page.broken
+    )
 
 
 def _folded(
-    found: Mapping[bytes, float], copies: frozenset[str], is_total: Callable[[Mapping[str, str]], bool]
+    page: Page,
+    found: Mapping[bytes, float],
+    copies: frozenset[str],
+    is_total: Callable[[Mapping[str, str]], bool],
 ) -> Mapping[bytes, float]:
     if len(found) < 2:
         return found
-    labelled = [(labels_of(raw), value) for raw, value in found.items()]
+    labelled = [(page.labels(raw), value) for raw, value in found.items()]
     totals = [(labels, value) for labels, value in labelled if is_total(labels)]
     folded: dict[bytes, float] = {}
     for labels, value in totals or labelled:

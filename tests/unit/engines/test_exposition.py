@@ -136,9 +136,17 @@ def test_page_of_one_series_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PageReader(["b"]).read(page).series == {}
 
 
+def test_page_of_labels_is_refused() -> None:
+    """Labels cost most of all: few lines with many of them are refused as well, unless nobody reads their series."""
+    page = b"".join(b'a{i="%d"%b} 1\n' % (i, b',l=""' * 100) for i in range(1000))
+    with pytest.raises(PageTooLarge, match="labels"):
+        PageReader(["a"]).read(page)
+    assert PageReader(["b"]).read(page).series == {}
+
+
 def test_endless_label_is_rejected_in_one_pass() -> None:
-    """A megabyte of unfinished label neither crashes the reader nor makes it go over the text again and again."""
-    page = PageReader(["a", "b"]).read(b"a{" + b'x="y\\"' * 150_000 + b"\nb 1")
+    """An endless unfinished label neither crashes the reader nor makes it go over the text again and again."""
+    page = PageReader(["a", "b"]).read(b"a{" + b'x="y\\"' * 40_000 + b"\nb 1")
     assert (page.series, page.broken) == ({"b": {b"": 1.0}}, ("a",))
 
 

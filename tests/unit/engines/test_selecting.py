@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.engines.exposition import PageReader
+from forebay.engines import exposition
+from forebay.engines.exposition import Page, PageReader, labels_of
 from forebay.engines.selecting import Selector, counted_once, picked
 
 PAGE = b'a{kind="x",rank="0"} 1\na{kind="y",rank="0"} 2\na{kind="y",rank="1"} 3\nb 4\nc{q="\\"} oops\n'
@@ -49,3 +50,18 @@ def test_parts_are_left_out_where_there_is_a_total() -> None:
     assert found.values("a") == [1.0]
     found = counted_once(page, copies=frozenset(), is_total=lambda labels: labels["kind"] == "none")
     assert found.values("a") == [1.0, 2.0, 3.0]
+
+
+def test_labels_are_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many selectors look at them, and whoever else does afterwards."""
+    looked_at: list[bytes] = []
+
+    def counting(raw: bytes) -> dict[str, str]:
+        looked_at.append(raw)
+        return labels_of(raw)
+
+    monkeypatch.setattr(exposition, "labels_of", counting)
+    page = Page({"a": {b's="1"': 1.0, b's="2"': 2.0}})
+    found = picked(page, [Selector.parse('a{s="1"}'), Selector.parse('a{s="2"}'), Selector.parse("a")])
+    counted_once(found, copies=frozenset({"s"}))
+    assert [b's="1"', b's="2"'] == looked_at
