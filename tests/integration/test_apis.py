@@ -32,7 +32,7 @@ from tests.integration.test_tenants import KEY, write
 
 MESSAGE: dict[str, object] = {
     "model": MODEL,
-    "max_tokens": 8,
+    "max_tokens": 20,
     "messages": [{"role": "user", "content": "hi"}],
 }
 FORM = (

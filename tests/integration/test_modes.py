@@ -51,7 +51,7 @@ async def test_shadow_refuses_nobody_and_tells_whom_it_would_have(tmp_path: Path
     """Requests that enforcing would refuse or hold are served at once, and counted and recorded as such."""
     async with engine() as fake, client() as http:
         path = tmp_path / "forebay.yaml"
-        path.write_text(f"pools:\n- {{endpoints: ['{fake.endpoint}'], max_gpu_seconds: 0.000001}}\n")
+        path.write_text(f"pools:\n- {{endpoints: ['{fake.endpoint}'], max_gpu_seconds: 0.0001}}\n")
         async with ServeProcess("-c", str(path), "--shadow") as gateway:
             await until_up(http, gateway)
             answer = await http.post(f"{gateway.url}{CHAT}", json=chat(), headers={"x-forebay-explain": "1"})
