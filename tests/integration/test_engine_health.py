@@ -121,10 +121,15 @@ async def test_f064_a_hung_engine_is_taken_out_and_probed_by_single_calls(tmp_pa
     hung, good = Vllm(hang), Vllm()
     classes = {"standard": {"ttft": "30s", "idle_stream": "1s"}}
     async with serving(tmp_path, hung, good, classes=classes) as (http, gateway):
-        answers = await asyncio.gather(*(ask(http, gateway, stream=True) for _ in range(12)))
-        assert {200} == {answer.status_code for answer in answers}
-        assert all(answer.text.endswith(DONE.decode()) for answer in answers)
-        assert (await faults(http, gateway, hung))["ejected"] == 1
+        ejected = 0.0
+        for _ in range(5):  # how many of twelve come to the hung one is not always enough to take it out
+            answers = await asyncio.gather(*(ask(http, gateway, stream=True) for _ in range(12)))
+            assert {200} == {answer.status_code for answer in answers}
+            assert all(answer.text.endswith(DONE.decode()) for answer in answers)
+            ejected = (await faults(http, gateway, hung)).get("ejected", 0.0)
+            if ejected:
+                break
+        assert ejected == 1
         sent_s, before = asyncio.get_running_loop().time(), hung.chats
         slow = 0
         for _ in range(60):
