@@ -582,11 +582,11 @@ def any_info(draw: random.Random) -> EngineInfo:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("series", [0, 1, 2, 4])  # in 3 no engine falls silent while others wait
+@pytest.mark.parametrize("series", range(5))
 def test_in_a_crowd_every_promise_is_kept(series: int) -> None:
     """Whoever is served, refused, pushed out or left waiting, and however the pool changes: by the rules, each time."""
     states: Counter[str] = Counter()
-    for number in range(18):
+    for number in range(60):
         draw = random.Random(f"settings {series} {number}")
         crowd = Crowd(f"crowd {series} {number}", any_settings(draw), draw.choice(list(LearningPhase)))
         crowd.run(80)
