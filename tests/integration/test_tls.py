@@ -218,3 +218,31 @@ async def test_what_is_no_handshake_is_hung_up_on(tmp_path: Path) -> None:
                         await reader.readexactly(1000)
                 writer.close()
             assert 200 == (await http.get(f"{gateway.url}/v1/models")).status_code
+
+
+async def test_handshakes_that_never_end_keep_nobody_out(tmp_path: Path) -> None:
+    """Silent and half-said handshakes, more than there is room for: clients are served, and engines can be reached."""
+    issue(tmp_path / "gateway.pem")
+    async with engine() as fake, client(trusting()) as http:
+        path = configure(tmp_path, fake, ssl_certfile="gateway.pem")
+        async with ServeProcess("-c", str(path), files=80) as gateway:
+            port = int(gateway.url.rpartition(":")[2])
+            await until_up(http, gateway)
+            held = []
+            for number in range(120):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"\x16\x03\x01\x02\x00\x01" if number % 2 else b"")
+                held.append(writer)
+            # Who comes in the midst of a flood may be the oldest before its handshake is done.
+            await asyncio.sleep(0.5)
+            for _ in range(5):
+                async with httpx.AsyncClient(verify=trusting(), trust_env=False) as other:
+                    assert 200 == (await other.post(f"{gateway.url}{CHAT}", json=chat())).status_code
+            assert "up" == (await first_pool(http, gateway))["endpoints"][0]["state"]
+            for writer in held:
+                writer.transport.abort()
+            gateway.signal()
+            assert 0 == await gateway.exit_code()
+            log = await gateway.log()
+            assert "half a handshake" in log
+            assert "Traceback" not in log

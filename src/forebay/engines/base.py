@@ -1,7 +1,7 @@
 """What an engine family has to say about itself; one module in `families` says it for one family.
 
-A family is stateless: it turns text into records. It never waits, reads no clock and never raises on what an engine
-says. When to ask is the poller's business, which family to ask is detection's.
+A family is stateless: it turns text into records. It never waits, reads no clock and raises nothing but `NoReading` on
+what an engine says. When to ask is the poller's business, which family to ask is detection's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,23 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.exposition import Page
-from forebay.engines.reading import Answer, Look
+from forebay.engines.exposition import Page, PageReader, PageTooLarge
+from forebay.engines.reading import ANSWER_BYTES, Answer, Look
 
-__all__ = ["EngineFamily", "Reading", "largest", "positive", "sign_of_life"]
+__all__ = [
+    "EngineFamily",
+    "NoReading",
+    "Reading",
+    "largest",
+    "page_of",
+    "positive",
+    "sign_of_life",
+    "text_of",
+]
+
+
+class NoReading(Exception):
+    """An answer says nothing of its engine; why, for people. Holds nothing that the engine wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,8 @@ class Reading:
     sample: EngineSample
     process: str | None = None
     """Opaque; None when the engine gives no such mark."""
+    doubts: tuple[str, ...] = ()
+    """What was wrong with the series in `sample.doubtful`, for people."""
 
 
 class EngineFamily(Protocol):
@@ -59,8 +74,12 @@ class EngineFamily(Protocol):
         """The path to read for samples."""
         ...
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
-        """What an answer to that path says; None if it is no reading at all (an error status, unreadable)."""
+    def read(self, path: str, answer: Answer) -> Reading:
+        """What an answer to that path says.
+
+        Raises:
+            NoReading: it is no reading at all (an error status, unreadable).
+        """
         ...
 
 
@@ -79,6 +98,32 @@ def largest(page: Page, generations: Iterable[str]) -> int | None:
     return max((int(value) for value in values if 0 < value <= 2**53 and value == int(value)), default=None)
 
 
-def sign_of_life(answer: Answer) -> Reading | None:
-    """A sample without numbers, from any answer but one that says that the server is not well."""
-    return None if answer.status >= 500 else Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s))
+def page_of(answer: Answer, pages: PageReader) -> Page:
+    """What an answer has of these series.
+
+    Raises:
+        NoReading: the answer is no page of metrics.
+    """
+    try:
+        return pages.read(text_of(answer))
+    except PageTooLarge as error:
+        raise NoReading(str(error)) from None
+
+
+def text_of(answer: Answer) -> bytes:
+    """The body of a 200 answer. Raises: NoReading."""
+    if answer.status != 200:
+        raise NoReading(f"it answers with status {answer.status}")
+    body = answer.plain_body()
+    if body is None:
+        raise NoReading(
+            f"its answer is encoded in a way that cannot be undone, or has more than {ANSWER_BYTES} bytes"
+        )
+    return body
+
+
+def sign_of_life(answer: Answer) -> Reading:
+    """A sample without numbers, from any answer but one that says that the server is not well (NoReading)."""
+    if answer.status >= 500:
+        raise NoReading(f"it answers with status {answer.status}")
+    return Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import EngineFamily, Reading
+from forebay.engines.base import EngineFamily, NoReading, Reading, page_of
 from forebay.engines.exposition import Page, PageReader, PageTooLarge
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
@@ -86,12 +86,13 @@ class Mapped:
         del look  # the configured one
         return self._names.path
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
-        page = self._page(answer.plain_body() if answer.status == 200 else None)
-        if page is None:
-            return None
-        base = self._base.read(path, answer)
-        sample = EngineSample(at_s=answer.at_s, took_s=answer.took_s) if base is None else base.sample
+    def read(self, path: str, answer: Answer) -> Reading:
+        page = picked(page_of(answer, self._pages), self._selectors)
+        try:
+            base = self._base.read(path, answer)
+        except NoReading:
+            base = Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s))
+        sample = base.sample
         numbers, names = Numbers(page), self._names
         sample = replace(
             sample,
@@ -104,7 +105,7 @@ class Mapped:
             cached_tokens_total=_counted(numbers, names.cached_tokens, sample.cached_tokens_total),
         )
         sample = replace(sample, doubtful=(*sample.doubtful, *numbers.doubtful))
-        return Reading(sample, None if base is None else base.process)
+        return Reading(sample, base.process, (*base.doubts, *numbers.doubts))
 
     def _page(self, body: bytes | None) -> Page | None:
         if body is None:

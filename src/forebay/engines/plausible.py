@@ -1,8 +1,8 @@
 """What may be believed of an engine's numbers: the border between "it says so" and "it says nonsense".
 
 A missing or absurd number becomes None, never 0 and never full: an engine taken for empty would attract everything,
-one taken for full would get nothing. What was there and could not be used is named in `doubtful`, so that a person
-can be told.
+one taken for full would get nothing. What was there and could not be used is named in `doubtful`, and why in
+`doubts`, so that a person can be told.
 
 With several data-parallel ranks there is one series per rank. A sum needs every rank, so one bad rank makes it
 unknown. A maximum is a fact as soon as one rank is known (the KV cache is at least that full), so bad ranks are left
@@ -33,12 +33,17 @@ class Numbers:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._doubtful: dict[str, None] = dict.fromkeys(page.broken)
+        self._doubtful: dict[str, str] = dict.fromkeys(page.broken, "has a line that cannot be read")
 
     @property
     def doubtful(self) -> tuple[str, ...]:
         """Names of series that were present but unusable, in the order in which they were met."""
         return tuple(self._doubtful)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is wrong with each of them, for people."""
+        return tuple(f"{name} {what}" for name, what in self._doubtful.items())
 
     def gauge(self, *generations: str) -> int | None:
         """How many there are now, summed over ranks."""
@@ -72,5 +77,5 @@ class Numbers:
     def _is_within(self, name: str, value: float, largest: float) -> bool:
         if math.isfinite(value) and 0 <= value <= largest:
             return True
-        self._doubtful[name] = None
+        self._doubtful.setdefault(name, f"is {value:.6g}, and 0 to {largest:.6g} is possible")
         return False

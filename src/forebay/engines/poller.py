@@ -20,11 +20,12 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from forebay.admission.events import Described, Event, Sampled, SampleMissed
 from forebay.admission.model import EndpointId, EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading
+from forebay.engines.base import NoReading, Reading
 from forebay.engines.detect import Finding, find_out
 from forebay.engines.health import HealthWatch
 from forebay.engines.mapped import MetricMap
@@ -63,6 +64,8 @@ class Rhythm:
 
 
 DEFAULT_RHYTHM: Final = Rhythm()
+_DOUBT_AGAIN_S: Final = 60.0
+"""Other series with values that cannot be used are told of this often at most: some come and go with the load."""
 
 
 class EndpointPoller:
@@ -122,6 +125,8 @@ class EndpointPoller:
         self._trouble = ""
         self._health = HealthWatch(reader, rhythm.timeout_s, self._look_sooner)
         self._doubtful: tuple[str, ...] = ()
+        """Series that were told of last."""
+        self._doubt_again_s = -inf
         self._doubted = False
         """Somebody was told already that this may be no engine."""
 
@@ -194,12 +199,12 @@ class EndpointPoller:
                 reading = await self._sample(self._finding)
         except ReadFailed as failure:
             return self._missed(str(failure), unreachable=failure.unreachable)
-        if reading is None:
-            return self._missed("the answer is no sample", unreachable=False)
+        except NoReading as fault:
+            return self._missed(str(fault), unreachable=False)
         self._took(reading)
         return self._next_interval_s(reading.sample.took_s)
 
-    async def _look(self) -> Reading | None:
+    async def _look(self) -> Reading:
         """Finds out what the engine is, tells it if it is news, and uses the sample that fell out of it."""
         finding = await find_out(
             self._reader, kind=self._kind, names=self._names, timeout_s=self._rhythm.timeout_s
@@ -226,14 +231,14 @@ class EndpointPoller:
             return await self._sample(self._finding)
         return self._finding.family.read(finding.sample_path, finding.sample)
 
-    async def _sample(self, finding: Finding) -> Reading | None:
+    async def _sample(self, finding: Finding) -> Reading:
         answer = await self._reader.get(
             finding.sample_path, timeout_s=self._rhythm.timeout_s, max_bytes=ANSWER_BYTES
         )
         if answer.status == 404:  # another program listens there now
             self._must_look = True
         reading = finding.family.read(finding.sample_path, answer)
-        if reading is not None and self._last_reading is not None and _restarted(self._last_reading, reading):
+        if self._last_reading is not None and _restarted(self._last_reading, reading):
             logger.warning("%s has restarted", self._endpoint)
             self._last_reading = None
             self._has_restarted = True
@@ -250,12 +255,10 @@ class EndpointPoller:
             if self._finding is not None and self._finding.has_holes:  # what was missing may be there now
                 self._must_look = True
         doubtful = reading.sample.doubtful
-        if doubtful != self._doubtful:
+        if doubtful and doubtful != self._doubtful and self._clock() >= self._doubt_again_s:
             self._doubtful = doubtful
-            if doubtful:
-                logger.warning(
-                    "%s reports values that cannot be used: %s", self._endpoint, ", ".join(doubtful)
-                )
+            self._doubt_again_s = self._clock() + _DOUBT_AGAIN_S
+            logger.warning("%s reports what cannot be used: %s", self._endpoint, "; ".join(reading.doubts))
         sample = reading.sample
         if self._health.unready and not sample.unready:
             sample = replace(sample, unready=self._health.unready)

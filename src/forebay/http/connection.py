@@ -4,15 +4,7 @@ For: `server`, which makes one per accepted socket. It owns the socket until `co
 and not yet used (at most one socket read beyond `read_ahead_bytes`). One exchange at a time; pipelined requests
 wait as bytes, and wait longer while the client leaves answers unread: what it does not take must stay bounded.
 
-States, and what a byte from the client means in each:
-
-    HEAD     part of a request head, or the first byte of the next
-    HELD     read ahead: the request is with its owner (its body is complete, or not asked for)
-    BODY     part of the body that the owner asked for
-    DRAIN    left-over body of an answered request; dropped, then the connection lives on
-    LINGER   we have answered and closed our side; dropped, so that the answer is not lost to a reset
-    CLOSING  nothing more is read; what is unsent goes out
-    CLOSED   gone
+Its states, and what a byte from the client means in each, are in `connection_state`.
 
 Reading stays on in every state but CLOSING, so that a client that leaves is noticed while its request waits; it
 pauses only while `read_ahead_bytes` are exceeded. Time is the server's sweep (`on_sweep`): no timer per connection.
@@ -27,6 +19,7 @@ from math import inf
 from typing import Final, cast
 
 from forebay.http.body import BodyFailure, RequestBody
+from forebay.http.connection_state import BODY, CLOSED, CLOSING, DRAIN, HEAD, HELD, LINGER
 from forebay.http.exchange import Exchange
 from forebay.http.head import METHOD_BYTES, HeadRefused, is_past_mending, may_begin_request
 from forebay.http.repeated import request_heads
@@ -37,15 +30,6 @@ __all__ = ["ServerConnection"]
 
 _HEAD_END: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-_HEAD: Final = 0
-_HELD: Final = 1
-_BODY: Final = 2
-_DRAIN: Final = 3
-_LINGER: Final = 4
-_CLOSING: Final = 5
-_CLOSED: Final = 6
-"""The states of the table above. Plain integers: an enum member costs an attribute lookup at each use."""
 
 _NO_TRANSPORT: Final = asyncio.Transport()  # stands in before `connection_made`, so that no method has to ask
 
@@ -79,7 +63,7 @@ class ServerConnection(asyncio.Protocol):
         self._serving = serving
         self._transport: asyncio.Transport = _NO_TRANSPORT
         self._peer: tuple[str, int] | None = None
-        self._state = _HEAD
+        self._state = HEAD
         self._deadline = inf
         self._exchange: Exchange | None = None
         self._body: RequestBody | None = None
@@ -106,7 +90,7 @@ class ServerConnection(asyncio.Protocol):
         serving = self._serving
         self._transport = cast(asyncio.Transport, transport)
         if serving.closing or not serving.has_room():
-            self._state = _CLOSED
+            self._state = CLOSED
             self._transport.abort()
             return
         serving.connections.add(self)
@@ -118,18 +102,18 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state == _HEAD:
+        if state == HEAD:
             self._input = self._input + data if self._input else data
             self._advance()
-        elif state == _BODY:
+        elif state == BODY:
             self._feed_body(data)
-        elif state == _HELD:
+        elif state == HELD:
             self._input = self._input + data if self._input else data
             self._bound_read_ahead()
-        elif state == _DRAIN:
+        elif state == DRAIN:
             self._drain(data)
             self._advance()
-        elif state == _LINGER:
+        elif state == LINGER:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > self._serving.limits.linger_bytes:
                 self._close()
@@ -137,12 +121,12 @@ class ServerConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         # A half-close cannot be told from a close. Returning None closes our side too, after what is unsent.
         self._lose_client()
-        self._state = _CLOSING
+        self._state = CLOSING
         self._deadline = inf
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose_client()
-        self._state = _CLOSED
+        self._state = CLOSED
         self._deadline = inf
         self._input = b""
         self._serving.lost(self)
@@ -167,15 +151,29 @@ class ServerConnection(asyncio.Protocol):
 
     def close_idle(self) -> bool:
         """Closes the connection if no request is with an owner and nothing of one has come; True if it did."""
-        idle = self._state == _HEAD and not self._input
+        idle = self._state == HEAD and not self._input
         if idle:
             self._close()
         return idle
 
+    @property
+    def idle_until_s(self) -> float:
+        """When it is closed if nothing comes; never while there is something of an answer that its client may take."""
+        at_rest = self._state == HEAD and not self._transport.get_write_buffer_size()
+        return self._deadline if at_rest else inf
+
+    def may_give_way(self) -> bool:
+        """True if it is of no use to a request: idle, or with one that its client keeps back by not reading."""
+        state = self._state
+        return (state == HEAD and not self._head_begun) or state == CLOSING
+
     def give_way(self) -> None:
-        """Closes the connection, whose request is not complete: it is answered as if its time were over."""
+        """Ends the connection: a request that is not complete is answered as if its time were over.
+
+        An answer that is not taken by the next round is lost: who does not read must not hold on to its place.
+        """
         self._expire()
-        self._close()
+        self.soon(self.drop)
 
     def drop(self) -> None:
         """Closes at once; what is unsent is lost."""
@@ -212,7 +210,7 @@ class ServerConnection(asyncio.Protocol):
         if body.expected and not data:
             self.write(_CONTINUE)
         body.expected = False
-        self._state = _BODY
+        self._state = BODY
         self._wait(limits.body_timeout_s)
         self._input = b""
         self._bound_read_ahead()
@@ -259,7 +257,7 @@ class ServerConnection(asyncio.Protocol):
             return True
         if not body.chunked:
             return body.left_bytes - len(self._input) <= self._serving.limits.drain_bytes
-        if self._state == _HELD:
+        if self._state == HELD:
             self._drop_body(body, self._input)
         return body.done
 
@@ -274,12 +272,12 @@ class ServerConnection(asyncio.Protocol):
         if self._withheld:
             self._body = None
         if self._body is None:
-            self._state = _HEAD
+            self._state = HEAD
             self._wait(limits.keep_alive_s)
         else:
             self._body.forget()
             self._serving.unfinished.pop(self, None)
-            self._state = _DRAIN
+            self._state = DRAIN
             self._wait(limits.drain_s)
             self._drain(self._input)
         if self._input:
@@ -304,7 +302,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._state == _HEAD and self._input and not self.write_paused and self._next_request():
+            while self._state == HEAD and self._input and not self.write_paused and self._next_request():
                 pass
         finally:
             self._advancing = False
@@ -337,7 +335,7 @@ class ServerConnection(asyncio.Protocol):
             self._head_begun = False
             self._serving.unfinished.pop(self, None)
         self._deadline = inf
-        self._state = _HELD
+        self._state = HELD
         length = head.content_length
         if head.chunked or (length and length > len(self._input)):
             self._body = RequestBody(head)
@@ -385,12 +383,12 @@ class ServerConnection(asyncio.Protocol):
 
     def _bound_read_ahead(self) -> None:
         """Stops reading while more than the bound lies unused, and only then."""
-        held = self._state == _HELD or (self._state == _HEAD and self.write_paused)
+        held = self._state == HELD or (self._state == HEAD and self.write_paused)
         if held and len(self._input) > self._serving.limits.read_ahead_bytes:
             if not self._reading_paused:
                 self._reading_paused = True
                 self._transport.pause_reading()
-        elif self._reading_paused and self._state < _CLOSING:
+        elif self._reading_paused and self._state < CLOSING:
             self._reading_paused = False
             self._transport.resume_reading()
 
@@ -416,7 +414,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _hold(self) -> None:
         """Nothing more of the body is awaited."""
-        self._state = _HELD
+        self._state = HELD
         self._deadline = inf
         self._serving.unfinished.pop(self, None)
 
@@ -426,7 +424,7 @@ class ServerConnection(asyncio.Protocol):
         if body is not None:
             self._drop_body(body, data)
         if self._body is None:
-            self._state = _HEAD
+            self._state = HEAD
             self._wait(self._serving.limits.keep_alive_s)
 
     def _drop_body(self, body: RequestBody, data: bytes) -> None:
@@ -444,14 +442,14 @@ class ServerConnection(asyncio.Protocol):
 
     def _expire(self) -> None:
         state = self._state
-        if state == _HEAD and self._head_begun:
+        if state == HEAD and self._head_begun:
             self._refuse(408, "the request head was not complete in time")
-        elif state == _BODY and self._body is not None:
+        elif state == BODY and self._body is not None:
             self._hold()
             self._body.fail(BodyFailure.TIMEOUT)
-        elif state == _CLOSING:
+        elif state == CLOSING:
             self._transport.abort()
-        elif state == _DRAIN:
+        elif state == DRAIN:
             self._hang_up()
         else:
             self._close()
@@ -473,13 +471,13 @@ class ServerConnection(asyncio.Protocol):
     def _hang_up(self) -> None:
         # If the client may still be sending, our side is closed first and its bytes are dropped for a while: to close
         # with unread input makes the kernel send a reset, which can overtake the answer. TLS sees to that itself.
-        at_rest = self._state == _HELD and self._body is None and not self._input
+        at_rest = self._state == HELD and self._body is None and not self._input
         if at_rest or not self._transport.can_write_eof():
             self._close()
             return
         if self._body is not None:
             self._body.forget()
-        self._state = _LINGER
+        self._state = LINGER
         self._dropped_bytes, self._input = len(self._input), b""
         self._wait(self._serving.limits.linger_s)
         self._bound_read_ahead()
@@ -487,7 +485,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _close(self) -> None:
-        self._state = _CLOSING
+        self._state = CLOSING
         self._deadline = inf
         self._input = b""
         self._transport.close()

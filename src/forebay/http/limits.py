@@ -44,8 +44,8 @@ class ServerLimits:
     """Most bytes dropped in that time. Dropping costs no memory; a client that sends its whole body before it
     reads needs all of it taken to see the answer at all."""
     connections: int = 16384
-    """Most connections at once. For one beyond, an idle one is closed, else the one that has been longest about
-    its head or body; if there is none it is closed itself."""
+    """Most connections at once, TLS handshakes included. For one beyond, the one is closed that has been idle longest,
+    else the one that has been longest about its handshake, head or body; if there is none it is closed itself."""
 
     @property
     def sweep_s(self) -> float:

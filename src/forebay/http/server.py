@@ -12,22 +12,17 @@ import asyncio
 import socket
 import ssl
 import time
-from typing import Any
 
 from forebay.http.connection import ServerConnection
 from forebay.http.exchange import BodyFailure, Exchange
 from forebay.http.limits import ServerLimits
 from forebay.http.serving import Handler, Serving
+from forebay.http.tls_listener import TlsListener
 
 __all__ = ["BodyFailure", "Exchange", "Handler", "HttpServer", "ServerLimits"]
 
 _BACKLOG = 2048
 """Connections the kernel may hold for us while the loop is busy; the kernel cuts it to its own maximum."""
-
-_HANDSHAKE_S = 5.0
-"""Time for a TLS handshake. Connections are not counted before it is done."""
-_TLS_CLOSE_S = 2.0
-"""Time for a client to confirm the end of a TLS connection."""
 
 
 class HttpServer:
@@ -35,7 +30,7 @@ class HttpServer:
 
     def __init__(self, handler: Handler, limits: ServerLimits | None = None) -> None:
         self._serving = Serving(handler, limits or ServerLimits())
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._port = 0
@@ -62,19 +57,17 @@ class HttpServer:
         serving = self._serving
         serving.call_soon = loop.call_soon
         serving.refresh(loop.time(), time.time())
-        if sock is None:
-            listening: dict[str, Any] = {"host": host, "port": port}
-        else:
-            listening = {"sock": sock}
         if tls is not None:
-            listening |= {
-                "ssl": tls,
-                "ssl_handshake_timeout": _HANDSHAKE_S,
-                "ssl_shutdown_timeout": _TLS_CLOSE_S,
-            }
-        listener = await loop.create_server(self._connect, backlog=_BACKLOG, **listening)
-        self._listener = listener
-        self._port = int(listener.sockets[0].getsockname()[1])
+            encrypted = TlsListener(serving, tls, loop)
+            self._port = await encrypted.start(host, port, sock, _BACKLOG)
+            self._listener = encrypted
+        else:
+            if sock is None:
+                plain = await loop.create_server(self._connect, host, port, backlog=_BACKLOG)
+            else:
+                plain = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+            self._port = int(plain.sockets[0].getsockname()[1])
+            self._listener = plain
         self._timer = loop.call_later(serving.sweep_s, self._sweep)
 
     @property
@@ -84,7 +77,7 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Open connections, idle ones included."""
+        """Open connections, idle ones and TLS handshakes included."""
         return len(self._serving.connections)
 
     def stop_accepting(self) -> None:

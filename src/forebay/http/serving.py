@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.http.limits import ServerLimits
@@ -18,6 +17,7 @@ from forebay.http.message import Headers, encode_headers, status_line
 if TYPE_CHECKING:
     from forebay.http.connection import ServerConnection
     from forebay.http.exchange import Exchange
+    from forebay.http.tls_listener import Handshake
 
 __all__ = ["Handler", "Serving"]
 
@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 _CODES: Final = {408: "request_timeout", 431: "head_too_large"}
 _TELL_AGAIN_S: Final = 60.0
-_LOOKED_AT: Final = 64
-"""Connections that are looked at for an idle one: in a flood, each new one must not cost a look at all the others."""
 
 
 class Handler(Protocol):
@@ -42,6 +40,10 @@ class Handler(Protocol):
             status: 400, 408, 417 or 431.
             code: `invalid_request`, `request_timeout` or `head_too_large`.
         """
+
+
+def _idle_until_s(connection: ServerConnection | Handshake) -> float:
+    return connection.idle_until_s
 
 
 def _not_started(_callback: Callable[[], None]) -> None:
@@ -62,6 +64,7 @@ class Serving:
         "limits",
         "now",
         "on_empty",
+        "spare",
         "sweep_s",
         "tell_again_s",
         "unfinished",
@@ -72,9 +75,11 @@ class Serving:
         self.handler = handler
         self.limits = limits
         self.sweep_s = limits.sweep_s
-        self.connections: set[ServerConnection] = set()
-        self.unfinished: dict[ServerConnection, None] = {}
-        """Those with a part of a head, or of a body that was asked for; the longest first."""
+        self.connections: set[ServerConnection | Handshake] = set()
+        self.unfinished: dict[ServerConnection | Handshake, None] = {}
+        """Those in their TLS handshake, with a part of a head, or of a body that was asked for; the longest first."""
+        self.spare: list[ServerConnection | Handshake] | None = None
+        """Those that had no request when one was last needed in this sweep, the longest last."""
         self.tell_again_s = 0.0
         self.closing = False
         """True: every answer closes its connection, and no new connections are kept."""
@@ -89,28 +94,40 @@ class Serving:
     def has_room(self) -> bool:
         """True if one more connection may be kept. Where there are too many, one gives way.
 
-        Heads and bodies that never end would keep everybody out: honest ones are complete long before they are the
-        oldest of so many.
+        One without a request, else the oldest that has not come to one: handshakes, heads and bodies that never end
+        would keep everybody out, and honest ones are complete long before they are the oldest of so many.
         """
         if len(self.connections) < self.limits.connections:
             return True
         if self.now >= self.tell_again_s:
             self.tell_again_s = self.now + _TELL_AGAIN_S
             _log.warning(
-                "all %d connections are taken (%d with half a request): for a new one an idle one is closed, or the "
-                "one that has been longest about its request",
+                "all %d connections are taken (%d with half a handshake or request): for a new one an idle one is "
+                "closed, or the one that has been longest about its request",
                 len(self.connections),
                 len(self.unfinished),
             )
-        if any(connection.close_idle() for connection in islice(self.connections, _LOOKED_AT)):
-            return True
+        spare = self.spare
+        if spare is None:
+            # Once a sweep: in a flood, each new connection must not cost a look at all the others.
+            spare = self.spare = self._spare()
+        while spare:
+            connection = spare.pop()
+            if connection.may_give_way():
+                connection.give_way()
+                return True
         for oldest in self.unfinished:
             del self.unfinished[oldest]
             oldest.give_way()
             return True
         return False
 
-    def lost(self, connection: ServerConnection) -> None:
+    def _spare(self) -> list[ServerConnection | Handshake]:
+        spare = [connection for connection in self.connections if connection.may_give_way()]
+        spare.sort(key=_idle_until_s, reverse=True)
+        return spare
+
+    def lost(self, connection: ServerConnection | Handshake) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
         self.unfinished.pop(connection, None)
@@ -126,6 +143,7 @@ class Serving:
     def refresh(self, now: float, unix_time_s: float) -> None:
         """Sets the clock and the Date field. HTTP dates have whole seconds, so a sweep is exact enough."""
         self.now = now
+        self.spare = None
         date = b"date: %b\r\n" % formatdate(unix_time_s, usegmt=True).encode("ascii")
         self.close_tail = date + b"connection: close\r\n\r\n"
         self.keep_tail = date + b"\r\n"

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from forebay.admission.model import EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.detect import find_out
 from forebay.engines.exposition import PAGE_BYTES
 from forebay.engines.families.openai import FAMILY as OPENAI
@@ -70,8 +73,10 @@ def test_an_error_or_a_page_without_end_is_no_sample() -> None:
     """What cannot be read is no sample, and describes nothing."""
     family = Mapped(OPENAI, NAMES)
     endless = answer(b"x 1\n" * (PAGE_BYTES // 4 + 1))
-    assert family.read("/stats", answer(PAGE, 500)) is None
-    assert family.read("/stats", endless) is None
+    with pytest.raises(NoReading):
+        family.read("/stats", answer(PAGE, 500))
+    with pytest.raises(NoReading):
+        family.read("/stats", endless)
     assert family.describe(Look({"/stats": endless})).kv_tokens is None
 
 

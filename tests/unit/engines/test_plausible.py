@@ -81,3 +81,14 @@ def test_absent_is_unknown_without_doubt() -> None:
         found.ratio("new"),
         found.doubtful,
     ) == (None, None, None, ())
+
+
+def test_what_is_wrong_is_told_in_words() -> None:
+    """The value, what is possible, and nothing that an engine could have written itself."""
+    found = numbers("new nan\nother x\nold 1e300\n")
+    assert (found.gauge("old"), found.ratio("new")) == (None, None)
+    assert found.doubts == (
+        "other has a line that cannot be read",
+        "old is 1e+300, and 0 to 1e+06 is possible",
+        "new is nan, and 0 to 1.01 is possible",
+    )

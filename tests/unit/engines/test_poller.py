@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from forebay.admission.events import Described, Event, Sampled, SampleMissed
 from forebay.admission.model import EndpointId, EngineKind
 from forebay.engines.poller import EndpointPoller, Rhythm
-from forebay.engines.reading import ANSWER_BYTES
+from forebay.engines.reading import ANSWER_BYTES, Answer
 from tests.unit.engines.pages import answer, llamacpp_page, llamacpp_slots, vllm_models, vllm_page
 from tests.unit.engines.scripted import HANGS, REFUSED, ScriptedEngine, run
 
@@ -411,7 +412,47 @@ def test_f061_odd_values_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
     watch.engine.answers["/metrics"] = answer(vllm_page(kv_usage={"vllm:kv_cache_usage_perc": (45,)}))
     with caplog.at_level(logging.WARNING):
         watch.run(3)
-    assert caplog.messages == ["engine-1 reports values that cannot be used: vllm:kv_cache_usage_perc"]
+    assert caplog.messages == [
+        "engine-1 reports what cannot be used: vllm:kv_cache_usage_perc is 45, and 0 to 1.01 is possible"
+    ]
+
+
+def test_values_that_are_odd_at_times_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """One line a minute at most, however series with odd values come and go."""
+    watch = Watch()
+    with caplog.at_level(logging.WARNING):
+        for number in range(40):
+            odd = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")[number % 2]
+            watch.engine.answers["/metrics"] = answer(vllm_page(kv_usage={odd: (math.nan,)}))
+            watch.run(1)
+            watch.engine.answers["/metrics"] = answer(vllm_page())
+            watch.run(1)
+    assert 1 <= len(caplog.messages) <= 2
+    assert "is nan, and 0 to" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (answer(b"", 503), "it answers with status 503"),
+        (answer(b"x 1\n" * 300_000), "the metrics page has more than 200000 lines"),
+        (answer(b"\x1f\x8b\x00secret", content_encoding="gzip"), "its answer is encoded"),
+    ],
+)
+def test_what_is_no_sample_is_logged_with_its_reason(
+    said: Answer, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In our words: nothing of what the engine wrote gets into the log."""
+    watch = Watch()
+    watch.run(1)
+    watch.engine.answers["/metrics"] = said
+    with caplog.at_level(logging.WARNING):
+        watch.run(3)
+    (line,) = caplog.messages
+    assert line.startswith("engine-1 cannot be read: ")
+    assert why in line
+    assert "secret" not in line
+    assert len(line) < 200
 
 
 def test_what_was_found_is_logged_in_words(caplog: pytest.LogCaptureFixture) -> None:

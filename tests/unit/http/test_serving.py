@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from forebay.http.body import BodyFailure
@@ -34,17 +36,23 @@ def test_callbacks_need_a_started_server() -> None:
 
 
 class Full:
-    """A server that keeps two connections, and what came of all that wanted to connect."""
+    """A server that keeps two connections, and what the loop is to call in its next round."""
 
-    def __init__(self, owner: Owner | None = None) -> None:
-        self.serving = Serving(owner or Owner(), ServerLimits(connections=2))
+    def __init__(self, owner: Owner | None = None, most: int = 2) -> None:
+        self.serving = Serving(owner or Owner(), ServerLimits(connections=most))
+        self.rounds: list[Callable[[], None]] = []
+        self.serving.call_soon = self.rounds.append
         self.serving.refresh(0.0, 0.0)
 
     def connect(self, data: bytes = b"") -> tuple[ServerConnection, FakeTransport]:
         """One more client, which sends this much at once; what is closed by that is gone at once."""
         connection, transport = ServerConnection(self.serving), FakeTransport()
         connection.connection_made(transport)
+        for callback in self.rounds:
+            callback()
+        self.rounds.clear()
         for known in tuple(self.serving.connections):
+            assert isinstance(known, ServerConnection)
             if known._transport.is_closing():
                 known.connection_lost(None)
         if data:
@@ -64,6 +72,69 @@ def test_an_idle_connection_gives_way() -> None:
     assert [False, True, False] == closed(busy, idle, new)
     turned_away = full.connect()[1]
     assert [False, False, True] == closed(busy, new, turned_away)
+
+
+def test_one_idle_connection_among_many_is_found() -> None:
+    """Wherever it is, and however many have a request with an owner."""
+    full = Full(most=1000)
+    some = [full.connect(WHOLE)[1] for _ in range(700)]
+    idle = full.connect()[1]
+    some += [full.connect(WHOLE)[1] for _ in range(299)]
+    assert not full.connect(WHOLE)[1].is_closing()
+    assert idle.aborted
+    assert not any(closed(*some))
+
+
+def test_who_has_been_idle_longest_gives_way_first() -> None:
+    """Its client is the least likely to be about to use it; who may still take the rest of an answer comes last."""
+    full = Full(most=3)
+    unread, newer = full.connect()[1], full.connect()[1]
+    unread.unsent_bytes = 10
+    full.serving.refresh(-5.0, 0.0)
+    older = full.connect()[1]
+    full.serving.refresh(1.0, 0.0)
+    for expected in ([True, False, False], [True, True, False], [True, True, True]):
+        full.connect(WHOLE)
+        assert expected == closed(older, newer, unread)
+
+
+def test_clients_are_looked_through_once_a_sweep() -> None:
+    """A flood of new connections costs one look at those there, not one each."""
+    looks = 0
+
+    class Watched(FakeTransport):
+        def get_write_buffer_size(self) -> int:
+            nonlocal looks
+            looks += 1
+            return 0
+
+    full = Full(most=100)
+    for _ in range(100):
+        ServerConnection(full.serving).connection_made(Watched())
+    for _ in range(50):
+        assert not full.connect(WHOLE)[1].is_closing()
+    assert looks == 100
+    assert len(full.serving.connections) == 100
+
+
+def test_who_keeps_its_requests_back_by_not_reading_gives_way() -> None:
+    """A client that pipelines and takes no answers holds a place of which nobody has any use."""
+    full = Full(most=1)
+    connection, transport = full.connect()
+    connection.pause_writing()
+    connection.data_received(WHOLE * 3)
+    assert not full.connect(WHOLE)[1].is_closing()
+    assert transport.aborted
+
+
+def test_an_answer_that_is_not_taken_holds_no_place() -> None:
+    """A client whose connection is closed and that takes nothing of the rest is dropped for a new one."""
+    full = Full(most=1)
+    connection, transport = full.connect(WHOLE)
+    transport.unsent_bytes = 1000
+    connection.eof_received()
+    assert not full.connect(WHOLE)[1].is_closing()
+    assert transport.aborted
 
 
 def test_the_oldest_half_sent_request_gives_way(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, positive
-from forebay.engines.exposition import PageReader, PageTooLarge
+from forebay.engines.base import NoReading, Reading, page_of, positive, text_of
+from forebay.engines.exposition import PageReader
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
 
@@ -74,24 +74,16 @@ class LlamaCpp:
     def sample_path(self, look: Look) -> str:
         return SLOTS if look.body(METRICS) is None and look.body(SLOTS) is not None else METRICS
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
-        if answer.status != 200:
-            return None
-        sample = _slots_sample(answer) if path == SLOTS else _metrics_sample(answer)
-        if sample is None:
-            return None
+    def read(self, path: str, answer: Answer) -> Reading:
         started = answer.header(b"process-start-time-unix")
-        return Reading(sample, started.decode("latin-1") if started else None)
+        process = started.decode("latin-1") if started else None
+        if path == SLOTS:
+            return Reading(_slots_sample(answer), process)
+        numbers = Numbers(page_of(answer, _SAMPLES))
+        return Reading(_metrics_sample(numbers, answer), process, numbers.doubts)
 
 
-def _metrics_sample(answer: Answer) -> EngineSample | None:
-    body = answer.plain_body()
-    if body is None:
-        return None
-    try:
-        numbers = Numbers(_SAMPLES.read(body))
-    except PageTooLarge:
-        return None
+def _metrics_sample(numbers: Numbers, answer: Answer) -> EngineSample:
     return EngineSample(
         at_s=answer.at_s,
         took_s=answer.took_s,
@@ -105,7 +97,8 @@ def _metrics_sample(answer: Answer) -> EngineSample | None:
     )
 
 
-def _slots_sample(answer: Answer) -> EngineSample | None:
+def _slots_sample(answer: Answer) -> EngineSample:
+    text_of(answer)
     match Look({SLOTS: answer}).json(SLOTS):
         case list(slots):
             busy = sum(
@@ -114,7 +107,7 @@ def _slots_sample(answer: Answer) -> EngineSample | None:
                 if isinstance(slot, dict) and slot.get("is_processing") is True
             )
             return EngineSample(at_s=answer.at_s, took_s=answer.took_s, running=busy)
-    return None
+    raise NoReading("its list of slots is none")
 
 
 def _kv_tokens(look: Look, contexts: list[int]) -> int | None:

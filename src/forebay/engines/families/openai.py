@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, positive, sign_of_life
+from forebay.engines.base import NoReading, Reading, positive, sign_of_life
 from forebay.engines.health import HEALTH, unready_by
 from forebay.engines.reading import Answer, Look
 
@@ -56,7 +56,7 @@ class OpenAi:
         tells = health is not None and (health.status == 200 or unready_by(health.status) != "")
         return HEALTH if tells else MODELS
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
+    def read(self, path: str, answer: Answer) -> Reading:
         """A sample without numbers if the server is there.
 
         A refusal of the list (401, 404) is an answer all the same; a server that says by its health that it is not well
@@ -64,7 +64,9 @@ class OpenAi:
         """
         if path == HEALTH and (unready := unready_by(answer.status)):
             return Reading(EngineSample(at_s=answer.at_s, took_s=answer.took_s, unready=unready))
-        return None if path == HEALTH and answer.status != 200 else sign_of_life(answer)
+        if path == HEALTH and answer.status != 200:
+            raise NoReading(f"it answers with status {answer.status}")
+        return sign_of_life(answer)
 
 
 FAMILY: Final = OpenAi()

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, largest, positive, sign_of_life
+from forebay.engines.base import Reading, largest, page_of, positive, sign_of_life
 from forebay.engines.exposition import Page, PageReader, PageTooLarge
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
@@ -94,20 +94,23 @@ class Sglang:
         metrics = look.answers.get(METRICS)
         return MODELS if metrics is not None and metrics.status == 404 else METRICS
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
+    def read(self, path: str, answer: Answer) -> Reading:
         if path != METRICS:
             return sign_of_life(answer)
-        page = _page(answer.plain_body() if answer.status == 200 else None)
-        return None if page is None else Reading(_sample(Numbers(page), answer))
+        numbers = Numbers(_counted(page_of(answer, _PAGES)))
+        return Reading(_sample(numbers, answer), doubts=numbers.doubts)
 
 
 def _page(body: bytes | None) -> Page | None:
     if body is None:
         return None
     try:
-        page = _PAGES.read(body)
+        return _counted(_PAGES.read(body))
     except PageTooLarge:
         return None
+
+
+def _counted(page: Page) -> Page:
     return counted_once(picked(page, _SELECTORS), copies=_COPIES, is_total=_is_total)
 
 

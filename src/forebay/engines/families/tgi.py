@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, positive, sign_of_life
+from forebay.engines.base import Reading, page_of, positive, sign_of_life
 from forebay.engines.exposition import Page, PageReader, PageTooLarge
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
@@ -66,16 +66,10 @@ class Tgi:
         metrics = look.answers.get(METRICS)
         return MODELS if metrics is not None and metrics.status == 404 else METRICS
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
+    def read(self, path: str, answer: Answer) -> Reading:
         if path != METRICS:
             return sign_of_life(answer)
-        body = answer.plain_body() if answer.status == 200 else None
-        if body is None:
-            return None
-        try:
-            numbers = Numbers(_PAGES.read(body))
-        except PageTooLarge:
-            return None
+        numbers = Numbers(page_of(answer, _PAGES))
         return Reading(
             EngineSample(
                 at_s=answer.at_s,
@@ -86,7 +80,8 @@ class Tgi:
                 output_tokens_total=numbers.counter(OUTPUT_TOKENS),
                 steps_total=numbers.counter(*PASSES),
                 doubtful=numbers.doubtful,
-            )
+            ),
+            doubts=numbers.doubts,
         )
 
 

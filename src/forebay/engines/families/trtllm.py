@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, largest, positive, sign_of_life
+from forebay.engines.base import Reading, largest, page_of, positive, sign_of_life
 from forebay.engines.exposition import Page, PageReader, PageTooLarge
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
@@ -93,16 +93,10 @@ class Trtllm:
         served = look.answers.get(PROMETHEUS)
         return MODELS if served is not None and served.status == 404 else PROMETHEUS
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
+    def read(self, path: str, answer: Answer) -> Reading:
         if path == MODELS:
             return sign_of_life(answer)
-        body = answer.plain_body() if answer.status == 200 else None
-        if body is None:
-            return None
-        try:
-            numbers = Numbers(picked(_PAGES.read(body), _SELECTORS))
-        except PageTooLarge:
-            return None
+        numbers = Numbers(picked(page_of(answer, _PAGES), _SELECTORS))
         return Reading(
             EngineSample(
                 at_s=answer.at_s,
@@ -114,7 +108,8 @@ class Trtllm:
                 output_tokens_total=numbers.counter(*OUTPUT_TOKENS),
                 steps_total=numbers.counter(*STEPS),
                 doubtful=numbers.doubtful,
-            )
+            ),
+            doubts=numbers.doubts,
         )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
-from forebay.engines.base import Reading, positive
+from forebay.engines.base import Reading, page_of, positive
 from forebay.engines.exposition import Page, PageReader, PageTooLarge, labels_of
 from forebay.engines.plausible import Numbers
 from forebay.engines.reading import Answer, Look
@@ -86,15 +86,9 @@ class Vllm:
         del look  # the same wherever
         return "/metrics"
 
-    def read(self, path: str, answer: Answer) -> Reading | None:
+    def read(self, path: str, answer: Answer) -> Reading:
         del path
-        body = answer.plain_body() if answer.status == 200 else None
-        if body is None:
-            return None
-        try:
-            page = _SAMPLES.read(body)
-        except PageTooLarge:
-            return None
+        page = page_of(answer, _SAMPLES)
         numbers = Numbers(page)
         sample = EngineSample(
             at_s=answer.at_s,
@@ -113,7 +107,7 @@ class Vllm:
             doubtful=numbers.doubtful,
         )
         starts = page.values(PROCESS_START)
-        return Reading(sample, repr(starts[0]) if starts else None)
+        return Reading(sample, repr(starts[0]) if starts else None, numbers.doubts)
 
 
 def _page(look: Look) -> Page:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.families.llamacpp import FAMILY
 from forebay.engines.reading import Answer, Look
 from tests.unit.engines.pages import (
@@ -75,7 +76,8 @@ def test_slots_stand_in_for_metrics() -> None:
 @pytest.mark.parametrize("body", [b"{}", b"", b"null"])
 def test_odd_slots_are_no_sample(body: bytes) -> None:
     """What is no list of slots is no sample."""
-    assert FAMILY.read("/slots", answer(body)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/slots", answer(body))
 
 
 def test_odd_slot_is_not_busy() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.families.openai import FAMILY
 from forebay.engines.reading import Look
 from tests.unit.engines.pages import answer
@@ -28,7 +29,8 @@ def test_any_answer_is_a_proof_of_life(status: int) -> None:
 )
 def test_a_server_that_says_it_is_unwell_is_believed(path: str, status: int) -> None:
     """A server error, or a health page that is not 200, is no proof of life."""
-    assert FAMILY.read(path, answer(b"", status)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read(path, answer(b"", status))
 
 
 @pytest.mark.parametrize("status", [500, 503])

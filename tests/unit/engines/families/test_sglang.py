@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.exposition import PAGE_BYTES
 from forebay.engines.families.sglang import FAMILY
 from forebay.engines.reading import Look
@@ -129,7 +130,8 @@ def test_without_metrics_it_is_served_by_its_list_of_models() -> None:
     reading = FAMILY.read("/v1/models", answer(sglang_models()))
     assert reading is not None
     assert EngineSample(at_s=10.0, took_s=0.005) == reading.sample
-    assert FAMILY.read("/v1/models", answer(status=503)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/v1/models", answer(status=503))
 
 
 def test_claims_only_its_own() -> None:
@@ -141,11 +143,13 @@ def test_claims_only_its_own() -> None:
 @pytest.mark.parametrize("status", [204, 404, 500, 503])
 def test_an_error_is_no_sample(status: int) -> None:
     """Only a 200 carries a sample of the metrics."""
-    assert FAMILY.read("/metrics", answer(sglang_page(), status)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/metrics", answer(sglang_page(), status))
 
 
 def test_f061_page_without_end() -> None:
     """F061: a page beyond the size limit is no sample, and describes nothing."""
     page = b"x 1\n" * (PAGE_BYTES // 4 + 1)
-    assert FAMILY.read("/metrics", answer(page)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/metrics", answer(page))
     assert described(page).kv_tokens is None

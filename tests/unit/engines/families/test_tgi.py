@@ -5,6 +5,7 @@ import json
 import pytest
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.exposition import PAGE_BYTES
 from forebay.engines.families.tgi import FAMILY
 from forebay.engines.reading import Look
@@ -91,4 +92,5 @@ def test_others_are_not_claimed(info: bytes) -> None:
 @pytest.mark.parametrize("page", [answer(tgi_page(), 500), answer(b"x 1\n" * (PAGE_BYTES // 4 + 1))])
 def test_what_cannot_be_read_is_no_sample(page: object) -> None:
     """An error, and a page without end, are no sample."""
-    assert FAMILY.read("/metrics", page) is None  # type: ignore[arg-type]
+    with pytest.raises(NoReading):
+        FAMILY.read("/metrics", page)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.families.trtllm import FAMILY
 from forebay.engines.reading import Answer, Look
 from tests.unit.engines.pages import answer, models_of, triton_page, trtllm_page, vllm_page
@@ -95,4 +96,5 @@ def test_others_are_not_claimed() -> None:
     """The names of others do not make it TensorRT-LLM, nor does a Triton with other backends."""
     assert not FAMILY.claims(Look({"/metrics": answer(vllm_page()), "/v1/models": answer(models_of("vllm"))}))
     assert not FAMILY.claims(Look({"/metrics": answer(b"nv_inference_count 3\n")}))
-    assert FAMILY.read("/metrics", answer(triton_page(), 503)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/metrics", answer(triton_page(), 503))

@@ -5,6 +5,7 @@ import gzip
 import pytest
 
 from forebay.admission.model import EngineInfo, EngineKind, EngineSample
+from forebay.engines.base import NoReading
 from forebay.engines.exposition import PAGE_BYTES
 from forebay.engines.families.vllm import FAMILY
 from forebay.engines.reading import Look
@@ -121,13 +122,15 @@ def test_f061_odd_pages() -> None:
 
 def test_f061_page_without_end() -> None:
     """F061: a page beyond the size limit is no sample."""
-    assert FAMILY.read("/metrics", answer(b"x 1\n" * (PAGE_BYTES // 4 + 1))) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/metrics", answer(b"x 1\n" * (PAGE_BYTES // 4 + 1)))
 
 
 @pytest.mark.parametrize("status", [204, 404, 500, 503])
 def test_error_is_no_sample(status: int) -> None:
     """Only a 200 carries a sample."""
-    assert FAMILY.read("/metrics", answer(vllm_page(), status)) is None
+    with pytest.raises(NoReading):
+        FAMILY.read("/metrics", answer(vllm_page(), status))
 
 
 @pytest.mark.parametrize(("awake", "unready"), [(("1.0", "1.0"), ""), (("1.0", "0.0"), "it is asleep")])
