@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -220,15 +220,18 @@ def stub_engine() -> Iterator[Peer]:
 
 
 @contextlib.contextmanager
-def forebay(upstream: Peer, *, compiled: bool = False) -> Iterator[Peer]:
-    """`forebay serve` with admission on and nothing configured but its upstream."""
+def forebay(
+    upstream: Peer, *, compiled: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[Peer]:
+    """`forebay serve` with admission on and nothing configured but its upstream, and further settings."""
     name = "forebay" if compiled else "forebay, pure"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["FOREBAY_STATE_FILE"] = "none"
+    environment |= {"FOREBAY_STATE_FILE": "none", "FOREBAY_POOLS__0__ENDPOINTS__0": upstream.url}
+    environment |= settings or {}
     if compiled:
         environment["PYTHONPATH"] = str(COMPILED)
     port, admin = free_port(), free_port()
-    command = [sys.executable, "-m", "forebay", "serve", "--upstream", upstream.url]
+    command = [sys.executable, "-m", "forebay", "serve"]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
     with running(name, command, port, "/v1/models", environment) as peer:
         if ("__mypyc" in Path(f"/proc/{peer.process.pid}/maps").read_text()) is not compiled:

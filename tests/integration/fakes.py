@@ -495,6 +495,7 @@ class Stack:
                 not self.driver.delivery.open_tickets
                 and not self.in_flight
                 and not self.gateway.bodies.taken_bytes
+                and not self.gateway.bodies.sent_bytes
             ),
             timeout_s,
         )

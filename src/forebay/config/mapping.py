@@ -54,7 +54,7 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
 
     Args:
         loaded: a checked configuration.
-        memory_limit_bytes: what `max_waiting_bytes: auto` is a quarter of.
+        memory_limit_bytes: what `limits.memory: auto` is.
         read_profile: where profiles come from.
 
     Raises:
@@ -75,7 +75,9 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         raise ConfigError(problems)
     default_class = default_class_of(config)
     assert default_class is not None  # a checked configuration has one
-    waiting_bytes = config.limits.max_waiting_bytes
+    memory_bytes, waiting_bytes = config.limits.memory, config.limits.max_waiting_bytes
+    if waiting_bytes is None:
+        waiting_bytes = (memory_limit_bytes if memory_bytes is None else memory_bytes) // 4
     return Settings(
         pools=tuple(pools),
         classes=ZERO_CONFIGURATION_CLASSES
@@ -91,7 +93,7 @@ def to_settings(loaded: Loaded, *, memory_limit_bytes: int, read_profile: Profil
         rules=_rules(config),
         connect_timeout_s=config.limits.connect_timeout,
         unstreamed_timeout_s=config.limits.answer_timeout,
-        max_waiting_bytes=memory_limit_bytes // 4 if waiting_bytes is None else waiting_bytes,
+        max_waiting_bytes=waiting_bytes,
     )
 
 

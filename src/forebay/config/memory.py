@@ -1,6 +1,6 @@
 """The memory limit that this process lives under: its control group's, or the machine's.
 
-Read once at start; `max_waiting_bytes: auto` is a quarter of it. Never raises: where nothing can be read, a
+Read with the configuration; it is what `limits.memory: auto` means. Never raises: where nothing can be read, a
 cautious figure is used.
 """
 

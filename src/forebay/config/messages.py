@@ -91,7 +91,7 @@ _DURATION_KEYS = frozenset(
         "retry_after",
     }
 )
-_SIZE_KEYS = frozenset({"max_body", "max_waiting_bytes"})
+_SIZE_KEYS = frozenset({"max_body", "max_waiting_bytes", "memory"})
 
 
 def problems_from(error: ValidationError, document: Document) -> list[ConfigProblem]:

@@ -94,6 +94,11 @@ AutoSize = Annotated[
     BeforeValidator(_auto_or_size),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer"}, {"type": "string"}]}),
 ]
+AutoMemory = Annotated[
+    Annotated[int, Field(ge=64 * 1024 * 1024)] | None,
+    BeforeValidator(_auto_or_size),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer"}, {"type": "string"}]}),
+]
 AutoNumber = Annotated[
     Annotated[float, Field(ge=0, le=1e9)] | None,
     BeforeValidator(_auto_or_number),
@@ -320,8 +325,15 @@ class Limits(Strict):
 
     max_body: Annotated[Size, Field(ge=1024, le=1 << 32)] = 32 * 1024 * 1024
     """Largest request body; larger ones are answered 413."""
+    memory: AutoMemory = None
+    """Memory that this process may use; `auto` is the limit that it lives under, its control group's or else the
+    machine's."""
     max_waiting_bytes: AutoSize = None
-    """Bodies of all waiting requests; `auto` is a quarter of the memory limit that the process lives under."""
+    """Bodies of all waiting requests; `auto` is a quarter of `memory`. Bodies at engines that have not begun to answer
+    are kept as well, in case that another has to be asked: they may take as much again."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384
+    """Connections of clients at once; whoever waits has one. Never more than half of the files that the process may
+    have open: each request that runs needs a second one."""
     head_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 10.0
     """Time for a client to send its request head."""
     connect_timeout: Annotated[Duration, Field(ge=0.01, le=60)] = 2.0

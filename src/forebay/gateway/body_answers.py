@@ -60,7 +60,7 @@ def _no_room(settings: GatewaySettings, bodies: BodyRoom) -> Answer:
     return early_refusal(
         settings.overload_status,
         Outcome.QUEUE_FULL,
-        f"Bodies of waiting requests hold as many bytes as they may ({most}). Try again in 1 to 2 s.",
+        f"Bodies of requests that have no answer yet hold as many bytes as they may ({most}). Try again in 1 to 2 s.",
         wait_s=GUESSED_WAIT_S,
         retry_after_s=bodies.promise_s(),
         bound="waiting_bytes",

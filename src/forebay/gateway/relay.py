@@ -96,6 +96,7 @@ class Relay:
         "_hold",
         "_reserved_bytes",
         "_route",
+        "_sent_bytes",
         "_stage",
         "_stream",
         "_ticket",
@@ -119,6 +120,7 @@ class Relay:
         self._failure: Failure | None = None
         self._reserved_bytes = 0
         self._waiting_bytes = 0
+        self._sent_bytes = 0
         self._stream = False
         self._comments: WaitingComments | None = None
         self._counted: Counted | None = None
@@ -249,6 +251,7 @@ class Relay:
             self._attempt.give_up()
         desk = self._desk
         self._stop_waiting()
+        self._forget_sent()
         self._stage = _RUNNING
         self._dispatch = effect.record
         target = desk.upstreams.get(effect.endpoint)
@@ -266,6 +269,8 @@ class Relay:
         if claims.credentials and with_keys:
             forward += claims.credentials
         body, self._change = self._body, effect.change
+        self._sent_bytes = len(body)
+        desk.bodies.send(self._sent_bytes)
         if effect.change is not None:
             body = changed_body(body, effect.change, self._route)
         path = engine_target(self._exchange.head, with_keys=with_keys)
@@ -282,6 +287,7 @@ class Relay:
         if self._hold is None:
             self._hold = effect.record
         if not self._waiting_bytes:
+            self._forget_sent()
             self._waiting_bytes = len(self._body)
             self._desk.bodies.add(self._waiting_bytes)
         every_s = self._desk.settings.waiting_comments_s.get(effect.record.class_name)
@@ -369,6 +375,7 @@ class Relay:
         if self._stage is _RUNNING:
             self._stage = _RELAYING
             self._body = b""
+            self._forget_sent()
             self._desk.core.feed(FirstTokenCame(self._ticket))
 
     def attempt_failed(self, failure: Failure, answer: Answer | None, *, engine_goes_on: bool) -> None:
@@ -377,6 +384,7 @@ class Relay:
         if self._stage is not _RUNNING or attempt is None:
             return
         self._attempt = None
+        self._forget_sent()
         self._stage = _WAITING
         self._failure = failure
         if answer is not None:
@@ -446,6 +454,7 @@ class Relay:
         """The one way to OVER for a request that the core knows."""
         self._stage = _OVER
         self._stop_waiting()
+        self._forget_sent()
         self._attempt = None
         self._body = b""
 
@@ -456,6 +465,11 @@ class Relay:
         if self._waiting_bytes:
             self._desk.bodies.remove(self._waiting_bytes)
             self._waiting_bytes = 0
+
+    def _forget_sent(self) -> None:
+        if self._sent_bytes:
+            self._desk.bodies.forget(self._sent_bytes)
+            self._sent_bytes = 0
 
     def _release_reserved(self) -> None:
         if self._reserved_bytes:

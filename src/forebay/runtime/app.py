@@ -402,14 +402,23 @@ def _gpu_sources(config: Config) -> list[GpuSource]:
 
 
 def _server_limits(config: Config) -> ServerLimits:
-    limits = ServerLimits(head_timeout_s=config.limits.head_timeout)
+    wanted = config.limits.max_connections
+    limits = ServerLimits(head_timeout_s=config.limits.head_timeout, connections=wanted)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits
     # A request needs a second file, its connection to the engine. Without this bound clients could take them all, and
     # engines that cannot be connected to for want of one would be taken for dead.
     most = max(_FEWEST_CONNECTIONS, (files - _OTHER_FILES) // 2)
-    return replace(limits, connections=min(limits.connections, most))
+    if most < wanted and "max_connections" in config.limits.model_fields_set:
+        _log.warning(
+            "limits.max_connections: %d, but only %d files may be open, so it is %d connections; raise the hard limit "
+            "(ulimit -Hn, LimitNOFILE)",
+            wanted,
+            files,
+            most,
+        )
+    return replace(limits, connections=min(wanted, most))
 
 
 def _gateway_settings(config: Config, settings: Settings) -> GatewaySettings:

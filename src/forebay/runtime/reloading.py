@@ -46,6 +46,7 @@ RESTART_KEYS: Final = (
     "metrics_tenants",
     "state_file",
     "limits.head_timeout",
+    "limits.max_connections",
 )
 TLS_KEYS: Final = ("ssl_certfile", "ssl_keyfile")
 """Another certificate is taken up; whether there is one, and so whether clients connect by https, is not."""

@@ -219,6 +219,14 @@ def test_waiting_bytes_as_written_beat_the_default() -> None:
     assert 10 << 20 == settings.max_waiting_bytes
 
 
+def test_waiting_bodies_may_have_a_quarter_of_the_memory_that_is_said() -> None:
+    """`memory` stands for the limit that the process lives under."""
+    settings = to_settings(
+        loaded_with(limits={"memory": "512MiB"}), memory_limit_bytes=1 << 40, read_profile=no_profile
+    )
+    assert 128 << 20 == settings.max_waiting_bytes
+
+
 def test_time_limits_towards_engines_are_taken_over() -> None:
     """How long connecting may take, and the first byte of an answer that is not streamed."""
     settings = to_settings(

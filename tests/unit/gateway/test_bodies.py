@@ -31,10 +31,24 @@ def test_large_bodies_leave_room_for_small_ones() -> None:
     assert room.reserve(100, 100)
 
 
+def test_bodies_at_silent_engines_may_take_as_much_again() -> None:
+    """What engines have does not count up to the same bound; what they have beyond it is not there for others."""
+    room = BodyRoom(100)
+    room.send(100)
+    assert room.left_bytes(1) == 100
+    room.send(70)
+    assert room.reserve(30, 30)
+    assert room.left_bytes(1) == 0
+    room.forget(170)
+    assert room.left_bytes(1) == 70
+
+
 def test_more_is_never_given_back_than_was_taken() -> None:
     """The account cannot go below zero."""
     with pytest.raises(AssertionError):
         BodyRoom(100).remove(1)
+    with pytest.raises(AssertionError):
+        BodyRoom(100).forget(1)
 
 
 def test_comebacks_are_spread() -> None:

@@ -162,7 +162,7 @@ def test_a_stalled_attempt_is_taken_back(desk: Desk) -> None:
 
 
 def test_waiting_bodies_are_counted_and_given_back(desk: Desk) -> None:
-    """A body counts while it is read and while it waits, and not while it runs."""
+    """A body counts while it is read, while it waits, and otherwise while an engine has not begun to answer."""
     desk.core.on_arrival = lambda ticket: desk.core.hold(ticket, 3)
     exchange = desk.request(at_once=False)
     assert exchange.keep is not None
@@ -172,14 +172,31 @@ def test_waiting_bodies_are_counted_and_given_back(desk: Desk) -> None:
     exchange.arrive(exchange.body)
     assert desk.bodies.taken_bytes == len(exchange.body)
     desk.core.dispatch(TICKET, waited_s=0.25)
-    assert desk.bodies.taken_bytes == 0
-    sink = desk.calls[0].sink
+    assert (0, len(exchange.body)) == (desk.bodies.taken_bytes, desk.bodies.sent_bytes)
+    desk.core.hold(TICKET)  # the engine stalled, and the core takes it back
+    assert (len(exchange.body), 0) == (desk.bodies.taken_bytes, desk.bodies.sent_bytes)
+    desk.core.dispatch(TICKET, waited_s=0.25)
+    sink = desk.calls[1].sink
     sink.on_head(plain_head(length=2))
     sink.on_data(b"{}")
     sink.on_end()
+    assert (0, 0) == (desk.bodies.taken_bytes, desk.bodies.sent_bytes)
     assert (b"0.250", b"1.500", b"3") == tuple(
         exchange.headers[name] for name in (b"x-queue-time", b"x-queue-predict-wait", b"x-queue-position")
     )
+
+
+async def test_the_body_of_a_running_stream_is_not_kept(desk: Desk) -> None:
+    """With the first event the body is let go, long before the stream ends; a failed attempt keeps it for the next."""
+    desk.core.on_failure = lambda ticket: desk.core.dispatch(ticket, "e1")
+    exchange = desk.request(chat_body(stream=True))
+    assert desk.bodies.sent_bytes == len(exchange.body)
+    desk.calls[0].sink.on_failure(CallFailure.CONNECT, "refused")
+    assert desk.bodies.sent_bytes == len(exchange.body)
+    desk.calls[1].sink.on_head(STREAM)
+    desk.calls[1].sink.on_data(EVENT)
+    assert ([], 0) == (exchange.ends, desk.bodies.sent_bytes)
+    desk.gateway.close()
 
 
 def test_a_refusal_is_answered_and_nothing_is_told(desk: Desk) -> None:
@@ -361,7 +378,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.core.abort(TICKET)
         assert len(self.exchange.ends) == 1
         assert not any(call.live for call in self.desk.calls)
-        assert self.desk.bodies.taken_bytes == 0
+        assert (0, 0) == (self.desk.bodies.taken_bytes, self.desk.bodies.sent_bytes)
         self.desk.gateway.progress.flush()
         assert not self.desk.gateway.progress._paused
         self.desk.gateway.close()
