@@ -67,7 +67,7 @@ static_resources:
       type: STATIC
       connect_timeout: 2s
       circuit_breakers:
-        thresholds: [{{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}}]
+        thresholds: [{{max_connections: {connections}, max_pending_requests: 100000, max_requests: 100000}}]
       load_assignment:
         cluster_name: engine
         endpoints:
@@ -212,9 +212,9 @@ def _answers(peer: Peer, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def stub_engine() -> Iterator[Peer]:
+def stub_engine(*, kv_blocks: int = 62_500) -> Iterator[Peer]:
     port = free_port()
-    command = [sys.executable, str(HERE / "stub.py"), "--port", str(port)]
+    command = [sys.executable, str(HERE / "stub.py"), "--port", str(port), "--kv-blocks", str(kv_blocks)]
     with running("stub", command, port, "/health") as peer:
         yield peer
 
@@ -240,11 +240,13 @@ def forebay(
 
 
 @contextlib.contextmanager
-def envoy(upstream: Peer, program: str, *, lean: bool = True) -> Iterator[Peer]:
+def envoy(upstream: Peer, program: str, *, lean: bool = True, connections: int = 100_000) -> Iterator[Peer]:
+    """Envoy. With fewer `connections` to the engine than requests, the others wait in it."""
     port = free_port()
     template = "".join(line for line in ENVOY_CONFIG.splitlines(keepends=True) if lean or LEAN not in line)
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        config.write(template.format(types=ENVOY_TYPES, listen=port, upstream=upstream.port))
+        places = {"listen": port, "upstream": upstream.port, "connections": connections}
+        config.write(template.format(types=ENVOY_TYPES, **places))
         config.flush()
         command = [program, "-c", config.name, "--concurrency", "1", "--disable-hot-restart", "-l", "error"]
         with running("envoy" if lean else "envoy, defaults", command, port, "/v1/models") as peer:

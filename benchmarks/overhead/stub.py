@@ -47,7 +47,7 @@ vllm:prompt_tokens_total{{engine="0",model_name="stub"}} {prompt_tokens}.0
 # TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{{engine="0",model_name="stub"}} {output_tokens}.0
 # TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="62500"}} 1.0
+vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{blocks}"}} 1.0
 """
 
 
@@ -88,7 +88,8 @@ _STEER = re.compile(rb"\r\nx-stub-(delay-ms|events|gap-ms):\s*(\d+)", re.IGNOREC
 class Totals:
     """What this stub has done since it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, kv_blocks: int) -> None:
+        self.kv_blocks = kv_blocks
         self.answers = 0
         self.events = 0
         self.streams = 0
@@ -145,7 +146,10 @@ class StubProtocol(asyncio.Protocol):
             return MODELS_ANSWER
         if path == b"/metrics":
             text = METRICS.format(
-                running=totals.running, prompt_tokens=100 * totals.answers, output_tokens=140 * totals.answers
+                running=totals.running,
+                prompt_tokens=100 * totals.answers,
+                output_tokens=140 * totals.answers,
+                blocks=totals.kv_blocks,
             )
             return _whole("200 OK", "text/plain; version=0.0.4; charset=utf-8", text.encode())
         if path == b"/counters":
@@ -196,10 +200,12 @@ class StubProtocol(asyncio.Protocol):
         self.loop.call_at(self.due_s, self.next_event)
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, kv_blocks: int) -> None:
     """Serve on a port (0: any free one), print it, and go on until cancelled."""
-    totals = Totals()
-    server = await asyncio.get_running_loop().create_server(lambda: StubProtocol(totals), "127.0.0.1", port)
+    totals = Totals(kv_blocks)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: StubProtocol(totals), "127.0.0.1", port, backlog=4096
+    )
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
@@ -207,4 +213,6 @@ async def serve(port: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
-    uvloop.run(serve(parser.parse_args().port))
+    parser.add_argument("--kv-blocks", type=int, default=62_500, help="of 16 tokens, in its metrics")
+    options = parser.parse_args()
+    uvloop.run(serve(options.port, options.kv_blocks))

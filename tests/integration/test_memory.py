@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
+import httpx
 import pytest
 
 from benchmarks.scale.callers import Callers, open_files
 from benchmarks.scale.memory import MemoryWatch
-from tests.integration.fakes import chat, post
+from tests.integration.fakes import STREAM_HEAD, Served, chat, chunk, event, post
 from tests.integration.processes import (
     ServeProcess,
     client,
     engine,
-    hang,
+    first_pool,
     metrics,
     until_at_rest,
     until_up,
@@ -31,17 +34,39 @@ needs_files = pytest.mark.skipif(
 )
 
 
+def port_of(gateway: ServeProcess) -> int:
+    """Where clients connect."""
+    return int(gateway.url.rpartition(":")[2])
+
+
 def large_request() -> bytes:
     """For a class that may wait for a minute."""
     return post(chat(pad="x" * (BODY_BYTES - 200)), headers="x-forebay-class: batch\r\n")
 
 
-async def everybody_is_in(callers: Callers) -> None:
-    """Wait until the gateway has answered, or keeps, everybody."""
-    before = -1
-    while before != callers.gone:
-        before = callers.gone
-        await asyncio.sleep(1.0)
+async def busy(served: Served) -> None:
+    """An engine that streams without end to whoever wants a stream, and so is seen to live, and answers nobody else."""
+    if b'"stream":true' in served.request.body:
+        await served.send(STREAM_HEAD)
+        while not served.closed.is_set():
+            await served.send(chunk(event()))
+            await asyncio.sleep(0.2)
+    await served.closed.wait()
+
+
+@asynccontextmanager
+async def a_stream_runs(http: httpx.AsyncClient, gateway: ServeProcess) -> AsyncIterator[None]:
+    """As long as bytes come from the engine it is not taken for hung, however slow this machine is."""
+    async with http.stream("POST", f"{gateway.url}/v1/chat/completions", json=chat(stream=True)) as answer:
+        await anext(answer.aiter_bytes())
+        yield
+
+
+async def until_in(look: Callable[[], Awaitable[int]], everybody: int) -> None:
+    """Wait until so many are accounted for."""
+    async with asyncio.timeout(60):
+        while await look() < everybody:  # noqa: ASYNC110 - what is looked at has no event
+            await asyncio.sleep(0.2)
 
 
 @needs_files
@@ -49,24 +74,31 @@ async def everybody_is_in(callers: Callers) -> None:
 async def test_large_waiting_bodies_take_a_pod_over_its_limit() -> None:
     """In a pod of 512 MiB 5,000 clients with 400 kB each are kept or told to come back, and 400 MiB are not reached."""
     async with (
-        engine(hang) as fake,
+        engine(busy) as fake,
         client() as http,
         ServeProcess("--upstream", fake.endpoint, environ=POD) as gateway,
     ):
         await until_up(http, gateway)
-        callers = Callers(int(gateway.url.rpartition(":")[2]), large_request())
-        with MemoryWatch(gateway.process.pid) as memory:
-            await callers.call(CLIENTS)
-            await everybody_is_in(callers)
-            series = await metrics(http, gateway)
-        kept = callers.unanswered
-        assert {NO_ROOM: CLIENTS - kept} == callers.answers
-        # A quarter of the memory, of which an eighth is for small bodies alone.
-        assert 100 * MIB < series["forebay_waiting_bytes"] <= 112 * MIB
-        assert kept > 100 * MIB // BODY_BYTES
-        assert memory.peak_rss_bytes < 400 * MIB, f"{memory.peak_rss_bytes / MIB:.0f} MiB"
-        assert 200 == (await http.get(f"{gateway.url}/healthz")).status_code
-        callers.close()
+        callers = Callers(port_of(gateway), large_request())
+
+        async def known() -> int:
+            pool = await first_pool(http, gateway)
+            in_flight = sum(request.method == "POST" for request in fake.requests) - 1
+            return int(pool["waiting_requests"]) + in_flight + callers.answers.total()
+
+        async with a_stream_runs(http, gateway):
+            with MemoryWatch(gateway.process.pid) as memory:
+                await callers.call(CLIENTS)
+                await until_in(known, CLIENTS)
+                series = await metrics(http, gateway)
+            kept = callers.unanswered
+            assert {NO_ROOM: CLIENTS - kept} == callers.answers
+            # A quarter of the memory, of which an eighth is for small bodies alone.
+            assert 100 * MIB < series["forebay_waiting_bytes"] <= 112 * MIB
+            assert kept > 100 * MIB // BODY_BYTES
+            assert memory.peak_rss_bytes < 400 * MIB, f"{memory.peak_rss_bytes / MIB:.0f} MiB"
+            assert 200 == (await http.get(f"{gateway.url}/healthz")).status_code
+            callers.close()
         await until_at_rest(http, gateway)
 
 
@@ -76,18 +108,25 @@ async def test_an_engine_that_takes_everything_and_answers_nothing_fills_the_mem
     """Bodies are kept for another try while an engine is silent, and are bounded, whatever admission lets through."""
     environ = {**POD, "FOREBAY_MODE": "bypass"}
     async with (
-        engine(hang) as fake,
+        engine(busy) as fake,
         client() as http,
         ServeProcess("--upstream", fake.endpoint, environ=environ) as gateway,
     ):
         await until_up(http, gateway)
-        callers = Callers(int(gateway.url.rpartition(":")[2]), large_request())
-        with MemoryWatch(gateway.process.pid) as memory:
-            await callers.call(1_000)
-            await everybody_is_in(callers)
-            sent = sum(request.method == "POST" for request in fake.requests)
-        assert {NO_ROOM: 1_000 - sent} == callers.answers
-        assert 200 * MIB // BODY_BYTES < sent <= 256 * MIB // BODY_BYTES
-        assert memory.peak_rss_bytes < 400 * MIB, f"{memory.peak_rss_bytes / MIB:.0f} MiB"
-        callers.close()
+        callers = Callers(port_of(gateway), large_request())
+
+        def sent() -> int:
+            return sum(request.method == "POST" for request in fake.requests) - 1
+
+        async def known() -> int:
+            return sent() + callers.answers.total()
+
+        async with a_stream_runs(http, gateway):
+            with MemoryWatch(gateway.process.pid) as memory:
+                await callers.call(1_000)
+                await until_in(known, 1_000)
+            assert {NO_ROOM: 1_000 - sent()} == callers.answers
+            assert 200 * MIB // BODY_BYTES < sent() <= 256 * MIB // BODY_BYTES
+            assert memory.peak_rss_bytes < 400 * MIB, f"{memory.peak_rss_bytes / MIB:.0f} MiB"
+            callers.close()
         await until_at_rest(http, gateway)
