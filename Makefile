@@ -57,7 +57,7 @@ docs: setup ## Make the generated pages of the documentation anew
 
 bench: setup ## Measure overhead against going direct and against Envoy
 	@scripts/debian.sh wrk
-	$(PY) benchmarks/overhead/run.py $(ARGS)
+	$(PY) -m benchmarks.overhead.run $(ARGS)
 
 bench-decision: setup ## Measure what one decision costs with a long queue
 	$(PY) -m benchmarks.decision.run --compiled $(ARGS)

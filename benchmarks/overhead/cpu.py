@@ -12,7 +12,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-from peers import HERE, CannotRun, Peer, fetch
+from benchmarks.overhead.peers import HERE, CannotRun, Peer, fetch
 
 SETTLE_S = 0.5
 
@@ -50,6 +50,13 @@ EVENTS = Load(
     200,
     "events",
     {"STREAM_EVENTS": "100", "STREAM_GAP_MS": "20"},
+)
+EVENTS_FEW = Load(
+    "10 streams of 50 SSE events a second each, one event per write",
+    "event",
+    10,
+    "events",
+    EVENTS.environment,
 )
 
 

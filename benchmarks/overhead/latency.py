@@ -12,8 +12,8 @@ import random
 from dataclasses import dataclass
 
 import uvloop
-from peers import Peer
 
+from benchmarks.overhead.peers import Peer
 from forebay.load.felt import End, Felt, quantile
 from forebay.load.generator import OpenLoop, Target
 from forebay.load.workload import Arrival

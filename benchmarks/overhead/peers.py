@@ -93,15 +93,26 @@ class Peer:
         return f"http://127.0.0.1:{self.port}"
 
     def cpu_s(self) -> tuple[float, float]:
-        """CPU seconds used so far by all its threads, in user and in kernel mode."""
-        # The command name is in brackets and may hold anything; what follows the last bracket is fixed.
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        """CPU seconds used so far by all its threads and processes, in user and in kernel mode."""
+        user = kernel = 0
+        for fields in self._stats():
+            user, kernel = user + int(fields[11]), kernel + int(fields[12])
         ticks_per_s = os.sysconf("SC_CLK_TCK")
-        return int(fields[11]) / ticks_per_s, int(fields[12]) / ticks_per_s
+        return user / ticks_per_s, kernel / ticks_per_s
 
     def resident_mb(self) -> float:
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        pages = sum(int(fields[21]) for fields in self._stats())
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def _stats(self) -> Iterator[list[str]]:
+        """What the kernel says of each process of its session, which is its own."""
+        session = str(self.process.pid)
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                # The command name is in brackets and may hold anything; what follows the last bracket is fixed.
+                fields = path.read_text().rpartition(")")[2].split()
+                if fields[3] == session:
+                    yield fields
 
 
 def find_wrk() -> str:
@@ -168,14 +179,20 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(
-    name: str, command: list[str], port: int, ready_path: str, environment: dict[str, str] | None = None
+    name: str,
+    command: list[str],
+    port: int,
+    ready_path: str,
+    environment: dict[str, str] | None = None,
+    *,
+    ready_s: float = READY_S,
 ) -> Iterator[Peer]:
     """A server as a child process, from ready to gone."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
         peer = Peer(name, port, process)
         try:
-            if not _answers(peer, ready_path):
+            if not _answers(peer, ready_path, ready_s):
                 log.seek(0)
                 said = log.read()[-2000:].decode(errors="replace")
                 raise CannotRun(f"{name} did not become ready: {' '.join(command)}\n{said}")
@@ -202,8 +219,8 @@ def fetch(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _answers(peer: Peer, path: str) -> bool:
-    until = time.monotonic() + READY_S
+def _answers(peer: Peer, path: str, within_s: float) -> bool:
+    until = time.monotonic() + within_s
     while time.monotonic() < until and peer.process.poll() is None:
         if fetch(peer.port, path)[0] == 200:
             return True

@@ -1,6 +1,6 @@
 """What the gateway costs: CPU against Envoy, and added latency against none. Prints tables; `--json` one document.
 
-    .venv/bin/python benchmarks/overhead/run.py [--quick] [--rounds N] [--json] [--only PART]
+    .venv/bin/python -m benchmarks.overhead.run [--quick] [--rounds N] [--json] [--only PART]
 
 Everything is loopback on one machine and in one run: a stub engine, `forebay serve` with admission on, compiled as
 in the wheel and as pure Python, Envoy as a plain proxy with one worker, and wrk. The targets take turns in every
@@ -20,9 +20,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-import cpu
-import latency
-import peers
+from benchmarks.overhead import cpu, latency, levels, others, peers
 
 Results = dict[str, Any]
 CPU_PARTS = {
@@ -32,7 +30,7 @@ CPU_PARTS = {
     "requests_named": cpu.REQUESTS_NAMED,
     "events": cpu.EVENTS,
 }
-PARTS = ("latency", *CPU_PARTS)
+PARTS = ("latency", "levels", *CPU_PARTS, "others")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +74,14 @@ def run(parts: Sequence[str], rounds: int, duration_s: float) -> Results:
             with contextlib.ExitStack() as stack:
                 ours = [stack.enter_context(peers.forebay(stub, compiled=build)) for build in builds]
                 results["latency"] = added_latency([stub, *ours, envoy], rounds, duration_s)
+        if "levels" in parts:
+            with peers.forebay(stub, compiled=compiled) as ours_alone:
+                results["levels"] = latency_at_levels([stub, ours_alone, envoy], wrk, rounds, duration_s)
+        if "others" in parts:
+            with peers.forebay(stub, compiled=compiled) as ours_alone:
+                results["others"] = others.compare(
+                    stub, ours_alone, envoy, wrk=wrk, rounds=rounds, duration_s=duration_s, say=say
+                )
         wanted = {part: load for part, load in CPU_PARTS.items() if part in parts}
         if not wanted:
             return results
@@ -117,6 +123,34 @@ def added_latency(targets: Sequence[peers.Peer], rounds: int, duration_s: float)
         one.sent_late_p99_ms for rounds_of in made.values() for one in rounds_of
     )
     return result
+
+
+def latency_at_levels(targets: Sequence[peers.Peer], wrk: str, rounds: int, duration_s: float) -> Results:
+    """The most that the second target can do, then parts of that rate at all of them."""
+    stub, ours, *_ = targets
+    say(f"the most requests a second: {ours.name}")
+    most = [
+        cpu.measure(levels.CLOSED_LOOP, ours, stub=stub, wrk=wrk, duration_s=duration_s).per_s
+        for _ in range(rounds)
+    ]
+    made: Results = {"most_per_s": median(most), "levels": {}}
+    for level in levels.LEVELS:
+        rate_per_s = median(most) * level
+        measured: dict[str, list[levels.LevelRound]] = {target.name: [] for target in targets}
+        for target in alternating(targets, rounds):
+            say(f"latency at {level:.0%}, {rate_per_s:,.0f} requests/s: {target.name}")
+            seed = len(measured[target.name])
+            measured[target.name].append(levels.run_level(target, rate_per_s, duration_s, seed))
+        made["levels"][f"{level:.0%}"] = {
+            "rate_per_s": rate_per_s,
+            "targets": {
+                "direct" if target is stub else target.name: levels.median_of(
+                    measured[target.name], measured[stub.name]
+                )
+                for target in targets
+            },
+        }
+    return made
 
 
 def cpu_per_unit(
@@ -189,6 +223,10 @@ def print_tables(results: Results) -> None:
             print(
                 f"  Doubtful: the client sent {table['sent_late_p99_ms']:.0f} ms late (p99); is the machine busy?"
             )
+    if "levels" in results:
+        levels.print_levels(results["levels"])
+    if "others" in results:
+        others.print_comparison(results["others"])
     print()
 
 

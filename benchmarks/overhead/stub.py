@@ -82,6 +82,7 @@ MODELS_ANSWER = _whole(
     ).encode(),
 )
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _STEER = re.compile(rb"\r\nx-stub-(delay-ms|events|gap-ms):\s*(\d+)", re.IGNORECASE)
 
 
@@ -132,6 +133,9 @@ class StubProtocol(asyncio.Protocol):
         head = self.buffer[:head_end]
         declared = _LENGTH.search(head)
         whole = head_end + 4 + (int(declared[1]) if declared else 0)
+        if declared is None and _CHUNKED.search(head):
+            # Looked through for one field only, so the framing may stay in it.
+            whole = len(self.buffer) if self.buffer.endswith(b"\r\n0\r\n\r\n") else len(self.buffer) + 1
         if len(self.buffer) < whole:
             return
         body, self.buffer = self.buffer[head_end + 4 : whole], b""
