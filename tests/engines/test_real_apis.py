@@ -10,6 +10,8 @@ import anthropic
 import httpx
 import openai
 import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from tests.engines.real import RealEngine, running, start_llamacpp
 from tests.integration.processes import ServeProcess, client, total, until_at_rest, until_up
@@ -58,6 +60,28 @@ async def test_the_anthropic_sdk(engine: RealEngine) -> None:
         async with sdk.messages.stream(model="small", max_tokens=8, messages=TURNS) as stream:
             final = await stream.get_final_message()
         assert 0 < final.usage.output_tokens <= 8
+
+
+async def test_langchain(engine: RealEngine) -> None:
+    """Whole answers, streams with their usage, and several at once."""
+    async with gateway(engine) as (process, _), openai.DefaultAsyncHttpxClient() as http:
+        chat = ChatOpenAI.model_validate(
+            {
+                "model": "small",
+                "base_url": f"{process.url}/v1",
+                "api_key": SecretStr("any"),
+                "max_tokens": 8,
+                "max_retries": 0,
+                "stream_usage": True,
+                "http_async_client": http,
+            }
+        )
+        whole = await chat.ainvoke("Tell me about weirs.")
+        assert whole.usage_metadata is not None
+        assert 0 < whole.usage_metadata["output_tokens"] <= 8
+        chunks = [chunk async for chunk in chat.astream("And about locks?")]
+        assert 0 < sum(c.usage_metadata["output_tokens"] for c in chunks if c.usage_metadata) <= 8
+        assert 6 == len(await chat.abatch([f"Question {number}" for number in range(6)]))
 
 
 async def test_responses(engine: RealEngine) -> None:

@@ -30,16 +30,17 @@ async def test_load_is_seen_in_samples(llamacpp: RealEngine) -> None:
     """With more requests than slots the samples show four running and the rest waiting."""
     async with watching(llamacpp) as log:
         before = (await log.next(Sampled)).sample
-        felt = await offer(llamacpp.url, 10, prompt_tokens=60, output_tokens=60)
-        assert all_completed(felt)
-        samples = [event.sample for event in log.events if isinstance(event, Sampled)]
+        # Long enough that a scrape, which waits for a step, cannot miss the time before the first of them ends.
+        load = asyncio.ensure_future(offer(llamacpp.url, 10, prompt_tokens=60, output_tokens=300))
+        await log.next(
+            Sampled, lambda event: (event.sample.running, event.sample.waiting) == (4, 6), timeout_s=30
+        )
+        assert all_completed(await load)
         log.events.clear()
         after = (await log.next(Sampled, lambda event: event.sample.running == 0)).sample
-        assert max(sample.running or 0 for sample in samples) == 4
-        assert max(sample.waiting or 0 for sample in samples) == 6
         assert after.output_tokens_total is not None
         assert before.output_tokens_total is not None
-        assert after.output_tokens_total - before.output_tokens_total >= 10 * 59
+        assert after.output_tokens_total - before.output_tokens_total >= 10 * 299
 
 
 async def test_unstreamed_requests_run_on_when_their_client_leaves(llamacpp: RealEngine) -> None:

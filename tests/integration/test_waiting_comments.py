@@ -7,13 +7,25 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
-from tests.integration.fakes import DONE, LAST_CHUNK, STREAM_HEAD, FakeEngine, Served, chat, event, plain
+from tests.integration.fakes import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    FakeEngine,
+    Served,
+    chat,
+    chunk,
+    event,
+    plain,
+)
 from tests.integration.processes import (
     BOUND_S,
     ServeProcess,
     client,
     engine,
+    total,
     until_at_rest,
     until_up,
     until_waiting,
@@ -122,3 +134,42 @@ async def test_what_becomes_of_it_is_told_in_the_stream(tmp_path: Path) -> None:
             gateway.signal()
             assert 0 == await gateway.exit_code()
             assert "Traceback" not in await gateway.log()
+
+
+async def slow_prefill(served: Served) -> None:
+    """Takes three seconds to its first event, which then comes in two pieces, two seconds apart."""
+    await served.send(STREAM_HEAD)
+    await asyncio.sleep(3.0)
+    first = event("a")
+    await served.send(chunk(first[:20]))
+    await asyncio.sleep(2.0)
+    await served.send(chunk(first[20:]))
+    await served.send_events(event("b", finish="stop"), DONE)
+    await served.send(LAST_CHUNK)
+
+
+@pytest.mark.parametrize("comments", [True, False])
+async def test_f025_a_client_of_little_patience_survives_a_long_prefill(
+    tmp_path: Path, *, comments: bool
+) -> None:
+    """F025: with comments it does, and they come between events only and are no first token; without, no byte comes."""
+    async with engine(slow_prefill) as fake, client() as http:
+        path = tmp_path / "forebay.yaml"
+        entry = "{ttft: 60s, waiting_comments: 1s}" if comments else "{ttft: 60s}"
+        path.write_text(f"pools:\n- endpoints: ['{fake.endpoint}']\nclasses: {{standard: {entry}}}\n")
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            http.timeout = httpx.Timeout(BOUND_S, read=2.5)
+            if comments:
+                _, said = await read(http, gateway)
+                answer = (event("a") + event("b", finish="stop") + DONE).decode()
+                before, found, after = said.partition(answer)
+                assert (answer, "") == (found, after)
+                assert before == ": waiting\n\n" * before.count(":")
+                assert before.count(":") >= 3
+                series = await until_at_rest(http, gateway)
+                assert total(series, "forebay_ttft_seconds_sum") >= 5.0
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    await read(http, gateway)
+                await until_at_rest(http, gateway)

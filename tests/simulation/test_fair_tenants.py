@@ -147,7 +147,7 @@ def p99(values: list[float]) -> float:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_quiet_tenant_hardly_notices_two_greedy_ones(seed: int) -> None:
-    """It is never turned away, waits for three starts of others, and is late by a slot's release and a step.
+    """F056: it is never turned away, waits for three starts of others, and is late by a slot's release and a step.
 
     By what is charged when requests start it would be two, one of each. What is corrected when they end moves tags:
     whoever was charged too much is served sooner. To keep it at three, what is to be paid back would have to be kept
@@ -186,7 +186,7 @@ def test_nor_where_requests_are_uneven_and_the_cache_is_what_is_short(seed: int)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("mix", [EVEN, UNEVEN])
 def test_two_that_always_wait_are_served_alike(mix: tuple[Part, ...]) -> None:
-    """Their GPU time differs by no more than the sum of their largest costs and the errors of what is in flight."""
+    """F056: their GPU time differs by no more than their largest costs and the errors of what is in flight."""
     beside = run(mix, 1, alone=False, slots=48)
     served = dict.fromkeys(GREEDY, 0.0)
     costs, errors = [0.0], [0.0]

@@ -34,7 +34,7 @@ from typing import Final
 from forebay.admission.errors import invariant
 from forebay.admission.model import MICRO, Amount, Check, Exhausted, QuotaView
 from forebay.admission.promises import Promise
-from forebay.admission.retry_after import LONGEST_S, spread_s
+from forebay.admission.retry_after import LONGEST_S, known_s
 from forebay.admission.settings import PlanSettings
 
 ACCOUNTS_MAX: Final = 16_384
@@ -352,7 +352,7 @@ class Quota:
         if debit.refused(wait_s, told_s, now):
             return told_s  # nobody else is told to come for this place, so there is nobody to be spread from
         self._refusals += 1
-        return spread_s(wait_s, self._refusals)
+        return known_s(wait_s, self._refusals)
 
     def exhausted(self, tenant: str, plan: PlanSettings, now: float) -> Exhausted | None:
         """What a tenant has used up whatever it asks for; None if it may ask. Takes nothing."""
@@ -368,7 +368,7 @@ class Quota:
         if not failed or wait_s == inf:
             return None
         self._refusals += 1
-        return Exhausted(failed[0], wait_s, spread_s(wait_s, self._refusals), account.view(now))
+        return Exhausted(failed[0], wait_s, known_s(wait_s, self._refusals), account.view(now))
 
     def __len__(self) -> int:
         return len(self._accounts)

@@ -182,3 +182,9 @@ def spread_s(base_s: float, refusals: int) -> float:
     spread = 1.0 + SPREAD * (refusals * _GOLDEN % 1.0)
     base_s = base_s if base_s < CAP_S else CAP_S
     return (base_s if base_s > SHORTEST_S else SHORTEST_S) * spread
+
+
+def known_s(wait_s: float, refusals: int) -> float:
+    """As `spread_s`, for a time that is known and not predicted: never too early if clients heed such a wait at all."""
+    told_s = spread_s(wait_s, refusals)
+    return wait_s if told_s < wait_s <= LONGEST_S else told_s

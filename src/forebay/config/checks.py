@@ -46,6 +46,7 @@ def find_doubts(config: Config) -> list[tuple[KeyPath, str]]:
         *_models_twice(config),
         *_open_admin(config),
         *_nobody_makes_room(config),
+        *_one_tenant_fills_it(config),
         *doubts_of_tenants(config),
         *doubts_of_rules(config, _class_names(config)),
         *doubts_of_groups(config),
@@ -148,6 +149,25 @@ def _nobody_makes_room(config: Config) -> Iterator[tuple[KeyPath, str]]:
         yield (
             path,
             f"nobody displaces what waits of {least}, the last class: it can keep all others out of pool {bounded}",
+        )
+
+
+def _one_tenant_fills_it(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    """Bounds on what waits that are no part of the learned ones, which tenants share."""
+    if len(config.tenants or ()) < 2 or config.displace == "same":
+        return
+    paths: list[KeyPath] = [
+        ("pools", index, "max_queue") for index, pool in enumerate(config.pools) if pool.max_queue
+    ]
+    for name, entry in (config.classes or {}).items():
+        if entry.max_queue:
+            paths.append(("classes", name, "max_queue"))
+        if isinstance(entry.max_queue_gpu_seconds, float) and entry.max_queue_gpu_seconds:
+            paths.append(("classes", name, "max_queue_gpu_seconds"))
+    for path in paths:
+        yield (
+            path,
+            "one tenant can fill it and keep the others of its class out; `displace: same` lets them in",
         )
 
 

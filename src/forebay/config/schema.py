@@ -310,9 +310,9 @@ class ClassEntry(Strict):
     """A request is refused if this quantile of its predicted wait is over its budget. Unset means 0.9 for realtime, 0.5
     otherwise."""
     waiting_comments: Annotated[Duration, Field(ge=1, le=3600)] | None = None
-    """How often the client of a streamed request that waits is sent an SSE comment, against clients and proxies that
-    give up on silence; `15s` suits most. The answer then begins with status 200, and a refusal is told as an error
-    event in it. Unset: nothing is sent while a request waits."""
+    """How often the client of a streamed request is sent an SSE comment until its first event comes, against clients
+    and proxies that give up on silence; `15s` suits most. The answer then begins with status 200, and a refusal is told
+    as an error event in it. Unset: nothing is sent before the answer begins."""
     never_refuse: bool = False
     """Its requests wait for as long as it takes, beyond the wait budget and all bounds but that on bytes, and are never
     displaced. Only a deadline that the client states, and what can never be served, ends that."""

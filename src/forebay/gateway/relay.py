@@ -51,7 +51,7 @@ from forebay.gateway.refusals import (
 from forebay.gateway.routes import AdmittedRoute
 from forebay.gateway.routing import Unroutable
 from forebay.gateway.splice import changed_body
-from forebay.gateway.waiting import WaitingComments
+from forebay.gateway.waiting import WaitingComments, hold_headers
 from forebay.http.exchange import BodyFailure, Exchange
 from forebay.http.message import Headers, encode_headers
 
@@ -254,6 +254,8 @@ class Relay:
         self._forget_sent()
         self._stage = _RUNNING
         self._dispatch = effect.record
+        if desk.settings.waiting_comments_s:
+            self._show_life(effect.record.class_name)
         target = desk.upstreams.get(effect.endpoint)
         if target is None:
             self._attempt = None
@@ -290,10 +292,7 @@ class Relay:
             self._forget_sent()
             self._waiting_bytes = len(self._body)
             self._desk.bodies.add(self._waiting_bytes)
-        every_s = self._desk.settings.waiting_comments_s.get(effect.record.class_name)
-        if every_s is not None and self._stream and self._comments is None:
-            self._comments = WaitingComments(self._exchange, self._desk.core, self._ticket, every_s)
-            self._comments.begin(self._identity(), self._hold, explain=self._claims.explain)
+        self._show_life(effect.record.class_name)
 
     def on_refuse(self, refusal: Refusal, evicted: bool) -> None:
         if self._stage is _OVER:
@@ -376,6 +375,7 @@ class Relay:
             self._stage = _RELAYING
             self._body = b""
             self._forget_sent()
+            self._stop_comments()
             self._desk.core.feed(FirstTokenCame(self._ticket))
 
     def attempt_failed(self, failure: Failure, answer: Answer | None, *, engine_goes_on: bool) -> None:
@@ -455,13 +455,29 @@ class Relay:
         self._stage = _OVER
         self._stop_waiting()
         self._forget_sent()
+        self._stop_comments()
         self._attempt = None
         self._body = b""
 
-    def _stop_waiting(self) -> None:
+    def _show_life(self, class_name: str) -> None:
+        """From now on its client is told that it is not forgotten, where its class says so."""
+        every_s = self._desk.settings.waiting_comments_s.get(class_name)
+        if every_s is not None and self._stream and self._comments is None:
+            self._comments = WaitingComments(
+                self._exchange, self._desk.core, self._ticket, self._headers_so_far, every_s=every_s
+            )
+
+    def _headers_so_far(self) -> Headers:
+        if self._stage is _RUNNING:
+            return self._own_headers(None)
+        return [*self._identity(), *hold_headers(self._hold, explain=self._claims.explain)]
+
+    def _stop_comments(self) -> None:
         if self._comments is not None:
             self._comments.stop()
             self._comments = None
+
+    def _stop_waiting(self) -> None:
         if self._waiting_bytes:
             self._desk.bodies.remove(self._waiting_bytes)
             self._waiting_bytes = 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.admission.retry_after import CAP_S, LEAST_RETURN, PRIOR_RETURN, SPREAD, RetryAfter
+from forebay.admission.retry_after import CAP_S, LEAST_RETURN, PRIOR_RETURN, SPREAD, RetryAfter, known_s
 
 NOW = 500.0
 RATE = 1_000_000.0
@@ -73,6 +73,15 @@ def test_promises_are_the_same_in_every_run() -> None:
     """There is no randomness: the same refusals get the same promises."""
     assert promises(7.0) == promises(7.0)
     assert burst(RetryAfter(1), 50) == burst(RetryAfter(1), 50)
+
+
+def test_f035_a_known_time_is_never_told_too_early() -> None:
+    """F035: also between 46 s and a minute, where a prediction may be; what is beyond cannot be told."""
+    for wait_s in (0.2, 5.0, 45.0, 47.0, 55.0, 60.0):
+        told = [known_s(wait_s, number) for number in range(200)]
+        assert max(wait_s, 1.0) <= min(told)
+        assert max(told) <= min(60.0, max(wait_s, 1.0) * 1.3)
+    assert CAP_S <= min(known_s(300.0, number) for number in range(200))
 
 
 def test_where_nothing_drains_the_longest_is_told() -> None:

@@ -98,6 +98,7 @@ def test_a_queue_that_the_least_important_can_fill_for_good_is_a_doubt() -> None
     classes: dict[str, object] = {"realtime": {}, "standard": {}, "batch": {"never_refuse": True}}
     plans = {"jobs": {"never_refuse": True, "classes": ["batch"]}, "vip": {"never_refuse": True}}
     both = config(
+        displace="same",
         pools=bounded,
         classes=classes,
         plans=plans,
@@ -115,6 +116,22 @@ def test_a_queue_that_the_least_important_can_fill_for_good_is_a_doubt() -> None
     assert [] == find_doubts(config(pools=bounded, classes={"standard": {"never_refuse": True}}))
     first = {"realtime": {"never_refuse": True}, "standard": {}, "batch": {}}
     assert [] == find_doubts(config(pools=bounded, classes=first))
+
+
+def test_f056_a_queue_that_one_tenant_can_fill_is_a_doubt() -> None:
+    """F056: a bound in requests or in fixed work has no parts; with `displace: same` the others get in all the same."""
+    pools = [{"endpoints": ["http://a:1"], "max_queue": 9}]
+    classes = {"standard": {"max_queue": 5, "max_queue_gpu_seconds": 7.5}, "batch": {"max_queue": 0}}
+    tenants = [{"name": name, "keys": [f"sha256:{digit * 64}"]} for name, digit in (("a", "1"), ("b", "2"))]
+    found = find_doubts(config(pools=pools, classes=classes, tenants=tenants))
+    assert [
+        ("pools", 0, "max_queue"),
+        ("classes", "standard", "max_queue"),
+        ("classes", "standard", "max_queue_gpu_seconds"),
+    ] == [path for path, _ in found]
+    assert "displace: same" in found[0][1]
+    assert [] == find_doubts(config(pools=pools, classes=classes, tenants=tenants, displace="same"))
+    assert [] == find_doubts(config(pools=pools, classes=classes, tenants=tenants[:1]))
 
 
 def test_bounds_on_waiting_and_a_guarded_admin_port_are_no_doubts() -> None:

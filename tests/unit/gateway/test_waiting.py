@@ -13,6 +13,7 @@ from forebay.admission.outcomes import Outcome
 from forebay.gateway.attempt import USAGE_BODY_BYTES
 from forebay.gateway.ports import GatewaySettings
 from forebay.gateway.waiting import COMMENT
+from forebay.http.call import CallFailure
 from tests.unit.gateway.doubles import STREAM, Desk, ScriptedExchange, chat_body, plain_head
 
 TICKET = TicketId(1)
@@ -66,14 +67,17 @@ async def test_an_answer_is_begun_with_a_comment(desk: Desk) -> None:
 
 
 async def test_the_engines_stream_follows(desk: Desk) -> None:
-    """Without a second head, and without comments of ours in it."""
+    """Without a second head; our comments go on until its first event and no longer."""
     exchange = await waiting(desk)
     desk.core.dispatch(TICKET, waited_s=0.5)
-    before = exchange.sent
-    await asyncio.sleep(4 * SOON_S)
+    await told(exchange, exchange.sent.count(COMMENT) + 2)
     sink = desk.calls[0].sink
     sink.on_head(STREAM)
-    sink.on_data(LAST)
+    sink.on_data(LAST[:9])
+    await told(exchange, exchange.sent.count(COMMENT) + 2)
+    before = exchange.sent
+    sink.on_data(LAST[9:])
+    await asyncio.sleep(4 * SOON_S)
     sink.on_data(DONE)
     sink.on_end()
     assert (["finish"], before + LAST + DONE) == (exchange.ends, exchange.sent)
@@ -149,3 +153,34 @@ async def test_others_are_told_nothing(desk: Desk, stream: bool, class_name: byt
     await asyncio.sleep(4 * SOON_S)
     assert (None, b"") == (exchange.status, exchange.sent)
     exchange.leave()
+
+
+async def test_a_long_prompt_at_an_engine_is_company_too(desk: Desk) -> None:
+    """Also of a request that never waited; another engine can be asked after it, since of an answer nothing passed."""
+    desk.core.on_arrival = desk.core.dispatch
+    exchange = desk.request(chat_body(stream=True), [])
+    await told(exchange, 2)
+    assert (200, b"0.000") == (exchange.status, exchange.headers[b"x-queue-time"])
+    assert b"x-queue-position" not in exchange.headers
+    assert [] == desk.core.told(FirstTokenCame)
+    desk.calls[0].sink.on_failure(CallFailure.CLOSED_BEFORE_ANSWER, "")
+    assert 1 == len(desk.core.told(AttemptFailed))
+    desk.core.dispatch(TICKET)
+    await told(exchange, exchange.sent.count(COMMENT) + 1)
+    sink = desk.calls[1].sink
+    sink.on_head(STREAM)
+    sink.on_data(LAST + DONE)
+    sink.on_end()
+    assert ["finish"] == exchange.ends
+    assert 1 == exchange.sent.count(LAST)
+
+
+async def test_who_asks_for_no_stream_gets_no_comments(desk: Desk) -> None:
+    """Nor does a stream whose answer comes at once."""
+    desk.core.on_arrival = desk.core.dispatch
+    whole, stream = desk.request(chat_body(), []), desk.request(chat_body(stream=True), [])
+    sink = desk.calls[1].sink
+    sink.on_head(STREAM)
+    sink.on_data(LAST)
+    await asyncio.sleep(4 * SOON_S)
+    assert (None, LAST) == (whole.status, stream.sent)
