@@ -125,7 +125,7 @@ async def test_f020_totals_of_messages() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_f021_a_200_with_nothing_in_it_is_a_failure(*, stream: bool) -> None:
-    """F021: what has no event, or no body, is asked for elsewhere; if nobody helps the client is told, and pays nothing."""
+    """F021: what has no event, or no body, is asked for elsewhere; if that does not help either, nobody pays."""
 
     async def empty(served: Served) -> None:
         if stream:
