@@ -177,19 +177,20 @@ def test_the_threat_model_names_tests_that_exist() -> None:
 
 
 def test_every_field_report_has_its_tests_or_a_reason() -> None:
-    """Each row names the files that bear its number, all of them, or none and why; no number is without a row."""
+    """Each row names files that bear its number, or says why there is none; no number is without a row."""
     bearing: dict[str, set[str]] = {}
     folder = ROOT / "tests"
     for path in files_with_suffix(".py"):
         if path.is_relative_to(folder) and not path.is_relative_to(folder / "tidy"):
             for number in re.findall(r"(?:\btest_f|\bF)(0\d\d)(?!\d)", path.read_text()):
                 bearing.setdefault(f"F{number}", set()).add(path.relative_to(folder).as_posix())
-    rows = re.findall(
-        r"^\| (F\d+) \| [^|]+ \| (.+) \|$", (folder / "field-reports.md").read_text(), re.MULTILINE
+    rows = dict(
+        re.findall(
+            r"^\| (F\d+) \| [^|]+ \| (.+) \|$", (folder / "field-reports.md").read_text(), re.MULTILINE
+        )
     )
-    assert len(rows) == len(dict(rows))
-    assert {number: set(re.findall(r"`([^`]+\.py)`", told)) for number, told in rows} == {
-        number: bearing.pop(number, set()) for number, _ in rows
-    }
-    assert {} == bearing
-    assert all("`" in told or "none: " in told for _, told in rows)
+    assert set(bearing) <= set(rows)
+    for number, told in rows.items():
+        named = set(re.findall(r"`([^`]+\.py)`", told))
+        assert named <= bearing.get(number, set()), number
+        assert bool(named) == (number in bearing) != told.startswith("none: "), number
