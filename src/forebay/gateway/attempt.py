@@ -416,7 +416,8 @@ class Attempt:
     def _end_of_stream(self, *, clean: bool, engine_goes_on: bool = False) -> None:
         """The engine's side ended. Nothing is added to a stream to make it look whole."""
         scanner = self._stream_scanner()
-        if clean:
+        # An engine that dies behind its last word has said it: an error behind `[DONE]` would be nonsense.
+        if clean or scanner.lacks_only_its_empty_line():
             scanner.end()
         usage = self.usage()
         if scanner.error is not None or scanner.aborted:

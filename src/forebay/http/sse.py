@@ -145,6 +145,11 @@ class SseScanner:
             self._block(block)
         return self.data_events - before
 
+    def lacks_only_its_empty_line(self) -> bool:
+        """True if the unfinished event may be a whole one: its last line is whole, or it is the mark of the end."""
+        held = b"".join(self._parts)
+        return held.endswith(b"\n") or held.startswith((b"data: [DONE]", b"data:[DONE]"))
+
     # --- Lines and events -----------------------------------------------------------------------------
 
     def _feed_any(self, data: bytes) -> None:

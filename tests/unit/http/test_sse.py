@@ -372,3 +372,23 @@ def test_what_comes_before_an_answer_is_none_of_it() -> None:
     )
     assert scanner.data_events == 2
     assert 1 == fed('{"type":"response.created","response":{}}').data_events
+
+
+@pytest.mark.parametrize(
+    ("held", "whole"),
+    [
+        (b"", False),
+        (b"data: [DON", False),
+        (b"data: [DONE]", True),
+        (b"data:[DONE]\n", True),
+        (b'data: {"a": 1}', False),
+        (b'data: {"a": 1}\n', True),
+        (b"data: [DONE]\n\n", False),
+    ],
+)
+def test_an_event_that_lacks_only_its_empty_line_is_told_from_a_part(held: bytes, whole: bool) -> None:
+    """Behind a whole line an event may be over; inside of one it is not, unless it is the mark of the end."""
+    scanner = SseScanner()
+    scanner.feed(event(CHUNK))
+    scanner.feed(held)
+    assert whole is scanner.lacks_only_its_empty_line()
