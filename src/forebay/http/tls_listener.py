@@ -42,6 +42,8 @@ class TlsListener:
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._tell_again_s = 0.0
+        self._open: dict[Handshake, None] = {}
+        """Handshakes that go on, the oldest first."""
 
     async def start(self, host: str, port: int, sock: socket.socket | None, backlog: int) -> int:
         """Begins to accept on all addresses of a host, or on a bound socket; returns the port.
@@ -90,7 +92,12 @@ class TlsListener:
                 self._loop.remove_reader(listening)
                 self._pauses[listening] = self._loop.call_later(_NO_FILES_S, self._resume, listening)
                 return
-            Handshake(self._serving, self._tls, self._loop).start(accepted)
+            if len(self._open) >= self._serving.limits.handshakes:
+                oldest = next(iter(self._open))
+                self._serving.unfinished.pop(oldest, None)
+                del self._open[oldest]
+                oldest.give_way()
+            Handshake(self._serving, self._tls, self._loop, self._open).start(accepted)
 
     def _resume(self, listening: socket.socket) -> None:
         del self._pauses[listening]
@@ -100,10 +107,18 @@ class TlsListener:
 class Handshake(asyncio.Protocol):
     """One accepted socket, until its handshake is over."""
 
-    def __init__(self, serving: Serving, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        tls: ssl.SSLContext,
+        loop: asyncio.AbstractEventLoop,
+        others: dict[Handshake, None],
+    ) -> None:
+        """Nothing yet. `others`: those that go on; it is among them until it is over."""
         self._serving = serving
         self._tls = tls
         self._loop = loop
+        self._open = others
         self._task: asyncio.Task[None] | None = None
         self._begun = False
         """True once the event loop has the socket; before that nobody else would close it."""
@@ -117,13 +132,14 @@ class Handshake(asyncio.Protocol):
             return
         serving.connections.add(self)
         serving.unfinished[self] = None
+        self._open[self] = None
         accepted.setblocking(False)
         self._task = self._loop.create_task(self._shake_hands(accepted))
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
         if self._unwanted:
             accepted.close()
-            self._serving.lost(self)
+            self._over()
             return
         self._begun = True
         try:
@@ -137,14 +153,18 @@ class Handshake(asyncio.Protocol):
         except OSError:
             pass  # no TLS, none in time, or gone: the client's own affair
         finally:
-            self._serving.lost(self)
+            self._over()
+
+    def _over(self) -> None:
+        self._open.pop(self, None)
+        self._serving.lost(self)
 
     # --- Called by the event loop ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is done: from here on it is a connection."""
         encrypted = cast(asyncio.Transport, transport)
-        self._serving.lost(self)
+        self._over()
         connection = ServerConnection(self._serving)
         encrypted.set_protocol(connection)
         connection.connection_made(encrypted)

@@ -32,9 +32,9 @@ def trusting() -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def serving(most: int = 100) -> AsyncIterator[HttpServer]:
-    """An encrypted server that echoes, with so many connections at most."""
-    server = HttpServer(Owner(echo), ServerLimits(connections=most))
+async def serving(most: int = 100, handshakes: int = 100) -> AsyncIterator[HttpServer]:
+    """An encrypted server that echoes, with so many connections and handshakes at most."""
+    server = HttpServer(Owner(echo), ServerLimits(connections=most, handshakes=handshakes))
     await server.start("127.0.0.1", 0, tls=offered())
     try:
         yield server
@@ -78,6 +78,25 @@ async def test_a_handshake_counts_and_the_oldest_gives_way() -> None:
         assert await idle[0].read_all() == b""
         assert server.connections == 3
         for one in [*idle, client]:
+            await one.close()
+
+
+async def test_handshakes_have_a_bound_of_their_own() -> None:
+    """Beside room for connections the oldest of too many handshakes is ended; open connections are not concerned."""
+    async with serving(handshakes=2) as server:
+        client = await encrypted(server)
+        client.send(request())
+        assert (await client.answer())[0] == 200
+        first, second = await silent(server), await silent(server)
+        third = Client(*await asyncio.open_connection("127.0.0.1", server.port))
+        assert await first.read_all() == b""
+        await eventually(lambda: server.connections == 3)
+        client.send(request())
+        assert (await client.answer())[0] == 200
+        other = await encrypted(server)
+        other.send(request())
+        assert (await other.answer())[0] == 200
+        for one in (client, first, second, third, other):
             await one.close()
 
 
