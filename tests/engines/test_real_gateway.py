@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 LISTEN = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 
 
-@pytest.fixture(params=["vllm", "llamacpp"], scope="module")
+@pytest.fixture(params=["vllm", "llamacpp", "sglang"], scope="module")
 def engine(request: pytest.FixtureRequest) -> RealEngine:
     """Each of the engines in turn."""
     found: RealEngine = request.getfixturevalue(request.param)
