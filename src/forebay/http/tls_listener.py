@@ -11,8 +11,10 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Iterable
+from errno import EAFNOSUPPORT
 from math import inf
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from forebay.http.connection import ServerConnection
 from forebay.http.serving import Serving
@@ -58,16 +60,29 @@ class TlsListener:
             found = await self._loop.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            try:
-                for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-                    self._sockets.append(socket.create_server(address, family=family, backlog=backlog))
-            except OSError:
-                self.close()
-                raise
+            self._listen(dict.fromkeys((entry[0], entry[4]) for entry in found), backlog)
         for one in self._sockets:
             one.setblocking(False)
             self._loop.add_reader(one, self._accept, one)
         return int(self._sockets[0].getsockname()[1])
+
+    def _listen(self, addresses: Iterable[tuple[int, Any]], backlog: int) -> None:
+        unspoken: OSError | None = None
+        try:
+            for family, address in addresses:
+                try:
+                    self._sockets.append(socket.create_server(address, family=family, backlog=backlog))
+                except OSError as error:
+                    if (
+                        error.errno != EAFNOSUPPORT
+                    ):  # a name may have addresses that this machine does not speak
+                        raise
+                    unspoken = error
+            if unspoken is not None and not self._sockets:
+                raise unspoken
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Accepts no more. Handshakes go on."""

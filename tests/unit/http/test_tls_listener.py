@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 import trustme
 
 from forebay.http.limits import ServerLimits
 from forebay.http.server import HttpServer
+from forebay.http.serving import Serving
+from forebay.http.tls_listener import TlsListener
 from tests.unit.http.peers import Client, Owner, echo, eventually, request
 
 AUTHORITY = trustme.CA()
@@ -153,3 +157,39 @@ async def test_a_silent_client_is_hung_up_on() -> None:
         assert await client.read_all() == b""
         await eventually(lambda: server.connections == 0)
         await client.close()
+
+
+class Resolving:
+    """An event loop that resolves every name to these addresses, and is not asked for more."""
+
+    def __init__(self, *found: tuple[int, tuple[str, int]]) -> None:
+        self.found = found
+        self.listening: list[socket.socket] = []
+
+    async def getaddrinfo(self, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(family, socket.SOCK_STREAM, 6, "", address) for family, address in self.found]
+
+    def add_reader(self, sock: socket.socket, *_: object) -> None:
+        self.listening.append(sock)
+
+    def remove_reader(self, sock: socket.socket) -> None:
+        self.listening = [one for one in self.listening if one is not sock]
+
+
+async def test_a_name_may_have_addresses_that_the_machine_does_not_speak() -> None:
+    """It listens on the others; without any it says so, and leaves none of several behind when one is taken."""
+    unspoken, here = (9999, ("::1", 0)), (socket.AF_INET, ("127.0.0.1", 0))
+
+    async def start(*found: Any) -> Resolving:
+        loop = Resolving(*found)
+        listener = TlsListener(Serving(Owner(), ServerLimits()), offered(), cast(Any, loop))
+        assert await listener.start("name", 0, None, 10)
+        listener.close()
+        assert not loop.listening
+        return loop
+
+    await start(unspoken, here)
+    with pytest.raises(OSError, match="not supported"):
+        await start(unspoken)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        await start(here, (socket.AF_INET, taken.getsockname()))
