@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from forebay.admission.controller import Controller
-from forebay.admission.effects import Dispatch, Effect, Evict, Refuse
+from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Refuse
 from forebay.admission.events import (
     Arrived,
     Described,
@@ -38,12 +39,12 @@ WORK_S = 0.1
 POOLS = ("small", "large")
 
 
-def grouped(small: int, large: int, *, share: float | None = 0.2) -> Settings:
+def grouped(small: int, large: int, *, share: float | None = 0.2, **changes: Any) -> Settings:
     """As many requests at once at either engine; with no share there is no group."""
     group = None if share is None else "gpu"
     pools = (
-        pool_settings(name="small", max_inflight_requests=small, group=group, share=share),
-        pool_settings(name="large", max_inflight_requests=large, group=group),
+        pool_settings(name="small", max_inflight_requests=small, group=group, share=share, **changes),
+        pool_settings(name="large", max_inflight_requests=large, group=group, **changes),
     )
     return with_class("standard", replace(settings_for(), pools=pools), wait_budget_s=1e4)
 
@@ -51,10 +52,14 @@ def grouped(small: int, large: int, *, share: float | None = 0.2) -> Settings:
 class Gpu:
     """A GPU that is shared by all requests that run, whichever engine they are at."""
 
-    def __init__(self, settings: Settings, *, at_most: float = 1.0) -> None:
-        """`at_most`: part of the GPU that one request can use."""
+    def __init__(
+        self, settings: Settings, *, at_most: float = 1.0, times: float = 1.0, hung: Sequence[str] = ()
+    ) -> None:
+        """`at_most`: part of the GPU that one request can use. `times` as fast as the profile; `hung` do nothing."""
         self.controller = Controller(settings, 0.0)
         self.at_most = at_most
+        self.times = times
+        self.hung = hung
         self.now = 0.0
         self.running: dict[int, tuple[str, float]] = {}
         """By ticket: the pool, and the work left in seconds of the whole GPU."""
@@ -83,7 +88,7 @@ class Gpu:
                 while owed[name] >= 1.0:
                     owed[name] -= 1.0
                     self.number += 1
-                    wanted = demand(self.number, pool=name, max_output_tokens=9)
+                    wanted = demand(self.number, pool=name, max_output_tokens=9, stream=True)
                     self._take(self.controller.handle(Arrived(wanted), self.now))
             self._work()
             for name in POOLS:
@@ -91,14 +96,17 @@ class Gpu:
                 sample = Sampled(EndpointId(name), reading(self.now, running=running))
                 self._take(self.controller.handle(sample, self.now))
         self.controller.verify()
-        return {name: (self.done[name] - before[name]) / seconds for name in POOLS}
+        return {name: (self.done[name] - before[name]) / max(seconds, TICK_S) for name in POOLS}
 
     def _work(self) -> None:
-        if not self.running:
+        working = sum(pool not in self.hung for pool, _ in self.running.values())
+        if not working:
             return
-        each = min(TICK_S / len(self.running), TICK_S * self.at_most)
+        each = min(TICK_S / working, TICK_S * self.at_most)
         came: dict[str, list[tuple[TicketId, int]]] = {name: [] for name in POOLS}
         for ticket, (pool, left) in self.running.items():
+            if pool in self.hung:
+                continue
             tokens = int(left / TOKEN_S) - int((left - each) / TOKEN_S)
             if tokens and left > each:
                 came[pool].append((TicketId(ticket), tokens))
@@ -106,7 +114,7 @@ class Gpu:
             if tokens_of:
                 self._take(self.controller.handle(Progressed(EndpointId(name), tokens_of, None), self.now))
         for ticket, (pool, left) in list(self.running.items()):
-            if ticket not in self.running:
+            if ticket not in self.running or pool in self.hung:
                 continue
             self.done[pool] += each
             self.running[ticket] = (pool, left - each)
@@ -118,8 +126,11 @@ class Gpu:
     def _take(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Dispatch):
-                self.running[effect.ticket] = (str(effect.endpoint), WORK_S)
-                self._take(self.controller.handle(FirstTokenCame(effect.ticket), self.now))
+                self.running[effect.ticket] = (str(effect.endpoint), WORK_S / self.times)
+                if effect.endpoint not in self.hung:
+                    self._take(self.controller.handle(FirstTokenCame(effect.ticket), self.now))
+            if isinstance(effect, Abort):
+                self.running.pop(effect.ticket, None)
             self.refused += isinstance(effect, Refuse | Evict)
 
 
@@ -173,3 +184,26 @@ def test_who_can_make_no_use_of_its_part_does_not_slow_the_others_down() -> None
     gpu.run(30.0, OVER)
     got = gpu.run(60.0, OVER)
     assert got["large"] >= 0.8 * 0.95
+
+
+@pytest.mark.parametrize("before_s", [0.0, 5.0])
+def test_a_pool_that_hangs_takes_nothing_from_the_other(before_s: float) -> None:
+    """Also in the first seconds, when nothing has been measured: it is known for silent long before it is stalled."""
+    gpu = Gpu(grouped(4, 36, share=0.5, law=None), at_most=0.05, hung=("small",))
+    gpu.run(before_s, {"large": 9.0})  # nothing has waited for it yet
+    first = gpu.run(2.5, {"small": 20.0, "large": 15.0})
+    assert first["large"] >= 4 * 0.05, "as many as the other one has in flight, and each can use so much"
+    got = gpu.run(5.0, {"small": 20.0, "large": 15.0})
+    assert got["large"] >= 0.98
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.5])
+@pytest.mark.parametrize("small", [4, 8, 32])
+def test_shares_hold_from_the_first_seconds_on(small: int, share: float) -> None:
+    """Nothing has been measured, and whoever has more places starts first: each has its part all the same."""
+    gpu = Gpu(grouped(small, 40 - small, share=share, law=None))
+    gpu.run(2.0, OVER)
+    for _ in range(4):
+        got = gpu.run(2.0, OVER)
+        assert got["small"] >= share * 0.9
+        assert got["large"] >= (1.0 - share) * 0.9

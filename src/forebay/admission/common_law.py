@@ -57,6 +57,10 @@ def _count_anew(pool: Pool, factor: float) -> None:
     measured = all(endpoint.meter.windows or not endpoint.is_up for endpoint in pool.endpoints.values())
     for endpoint in pool.endpoints.values():
         endpoint.meter.rescale(factor)
+        for ticket in endpoint.running.values():  # priced by the old law, and settled by this one
+            ticket.law_factor *= factor
+    if pool.member is not None:
+        pool.member.rescale(factor)
     for state in pool.classes.values():
         state.arrivals.scale(factor)
     if not measured and not 1.0 / ANOTHER_LAW < factor < ANOTHER_LAW:

@@ -218,6 +218,10 @@ class ShareWindow:
         amount = self._amounts[index] + work_us * exp(exponent)
         self._amounts[index] = amount if amount > 0.0 else 0.0
 
+    def scale(self, index: int, factor: float) -> None:
+        """What was charged to this class was counted in another unit."""
+        self._amounts[index] *= factor
+
     def reclass(self, sources: list[int]) -> None:
         """Other classes: for each the place it had, or -1 for a new one."""
         self._amounts = [self._amounts[source] if source >= 0 else 0.0 for source in sources]

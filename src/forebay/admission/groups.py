@@ -19,15 +19,20 @@ timer for what time alone opens (`Member.opens_s`).
 from __future__ import annotations
 
 from math import inf, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from forebay.admission.endpoints import Endpoint
 from forebay.admission.fairness import WINDOW_S, ShareWindow
 from forebay.admission.model import MICRO, Check
 from forebay.admission.settings import Settings
+from forebay.admission.silence import silence_limit_s, silent_since_s
 
 if TYPE_CHECKING:
     from forebay.admission.pools import Pool
     from forebay.admission.waiter import Waiter
+
+SILENT_PART: Final = 0.2
+"""Of what makes an engine a stalled one: after so long a silence others need not make way for what runs there."""
 
 
 class Group:
@@ -47,7 +52,7 @@ class Group:
 class Member:
     """One pool of a group."""
 
-    __slots__ = ("gpus", "group", "held", "index", "part", "pool")
+    __slots__ = ("gpus", "group", "held", "index", "most_us_per_s", "part", "pool")
 
     def __init__(self, pool: Pool, group: Group) -> None:
         self.pool = pool
@@ -60,6 +65,8 @@ class Member:
         """Of the group's GPU time, while others want the rest."""
         self.held = False
         """As of the last look."""
+        self.most_us_per_s = 0.0
+        """The most that it was served per second, as `ShareWindow` has it, in µs of GPU time."""
 
     def charge(self, waiter: Waiter, now: float) -> None:
         """A request starts."""
@@ -69,12 +76,20 @@ class Member:
 
     def correct(self, waiter: Waiter, change_us: int) -> None:
         """What was charged for it was wrong by so much."""
+        if waiter.law_factor != 1.0:  # that charge was scaled with the rest
+            change_us += int(waiter.charged_us * (1.0 - waiter.law_factor))
         if self.index >= 0:
             self.group.contended.add(self.index, change_us * self.gpus, waiter.charged_s)
 
     def serve(self, work_us: int, now: float) -> None:
         """Its engines have done so much more."""
         self.group.served.add(self.index, work_us * self.gpus, now)
+
+    def rescale(self, factor: float) -> None:
+        """Its work is counted in a unit that is 1 ÷ `factor` of the old one from now on."""
+        self.group.served.scale(self.index, factor)
+        self.group.contended.scale(self.index, factor)
+        self.most_us_per_s *= factor
 
     def is_held(self, now: float) -> bool:
         """True if it may start nothing now, for the sake of another pool."""
@@ -87,7 +102,7 @@ class Member:
 
     def opens_s(self, now: float) -> float:
         """When it is not held any more if nothing happens till then; infinite if time does not do it."""
-        part, rate = self.part * self.drain(), self.group.served.per_s(self.index, now)
+        part, rate = self._own_us_per_s(), self.group.served.per_s(self.index, now)
         # A little later: at the moment itself it may still be held, and what it is served meanwhile puts it off.
         return now + WINDOW_S * log(rate / part) + 0.01 if 0.0 < part < rate else inf
 
@@ -117,7 +132,13 @@ class Member:
         if not pool.queue.backlogged_weight():
             return False  # all that wait are of classes at their ceilings
         for endpoint in pool.endpoints.values():
-            if endpoint.is_up and endpoint.share and not endpoint.trial and not endpoint.is_stale(now):
+            if (
+                endpoint.is_up
+                and endpoint.share
+                and not endpoint.trial
+                and not endpoint.is_stale(now)
+                and not _is_silent(endpoint, now)
+            ):
                 return True
         return False
 
@@ -125,13 +146,24 @@ class Member:
         """µs of GPU time per second that its engines get through."""
         return own_us_per_s(self.pool) * self.gpus
 
+    def _own_us_per_s(self) -> float:
+        """Its part of what its engines get through, or were seen to while that was not measured."""
+        return self.part * (self.drain() if _is_measured(self.pool) else self.most_us_per_s)
+
     def _is_ahead(self, now: float) -> bool:
-        if not self.pool.books.in_flight.requests:
+        in_flight = self.pool.books.in_flight.requests
+        if not in_flight:
             return False
         group, index, part = self.group, self.index, self.part
-        return group.contended.is_above(index, part) and (
-            group.served.per_s(index, now) > part * self.drain()
-        )
+        rate = group.served.per_s(index, now)
+        if rate > self.most_us_per_s:
+            self.most_us_per_s = rate
+        if not group.contended.is_above(index, part) or rate <= self._own_us_per_s():
+            return False
+        if _is_measured(self.pool):
+            return True
+        of_all = sum([member.pool.books.in_flight.requests for member in group.members])
+        return in_flight + 1 > part * (of_all + 1)
 
     def _is_another_short(self, now: float) -> bool:
         for member in self.group.members:  # noqa: SIM110 - a generator costs more than the whole loop
@@ -212,3 +244,21 @@ class Groups:
 def own_us_per_s(pool: Pool) -> float:
     """Work per second that a pool's engines get through as they were last measured, on the reference endpoint."""
     return sum([e.meter.speed for e in pool.endpoints.values() if e.is_up]) * pool.share * MICRO
+
+
+def _is_measured(pool: Pool) -> bool:
+    """False if the speed of some engine that is up is a guess: nothing ever waited for it, and there is no profile."""
+    if pool.settings.law is not None:
+        return True
+    for endpoint in pool.endpoints.values():  # noqa: SIM110 - as above
+        if endpoint.is_up and not endpoint.meter.windows:
+            return False
+    return True
+
+
+def _is_silent(endpoint: Endpoint, now: float) -> bool:
+    """True if what runs there shows no sign that it is getting anywhere."""
+    if not endpoint.running:
+        return False
+    limit_s = silence_limit_s(endpoint)
+    return limit_s is not None and now - silent_since_s(endpoint) > SILENT_PART * limit_s

@@ -377,10 +377,13 @@ class Lifecycle:
 
     def _credit(self, ticket: Ticket, done_us: int, now: float, *, ended: bool = False) -> None:
         """Bring the work credited for this ticket to `done_us`."""
+        change_us = done_us - ticket.credited_us
+        if ticket.law_factor != 1.0:
+            change_us = ticket.by_new_law_us(done_us, ended=ended)
         if ticket.endpoint is not None:
-            ticket.endpoint.meter.credit(done_us - ticket.credited_us, ended=ended)
+            ticket.endpoint.meter.credit(change_us, ended=ended)
         if ticket.pool.member is not None:
-            ticket.pool.member.serve(done_us - ticket.credited_us, now)
+            ticket.pool.member.serve(change_us, now)
         ticket.credited_us = done_us
 
     def _retry_after_s(

@@ -435,7 +435,6 @@ class PoolQueue:
         if not waiter.charged:
             raise InvariantError(f"waiter {waiter.sequence} is not charged")
         waiter.charged = False
-        waiter.charged_us = 0
         queue = self.classes[waiter.class_index]
         tenant = queue.tenants[waiter.tenant]
         tenant.in_flight -= 1
@@ -448,6 +447,8 @@ class PoolQueue:
                 waiter.member.correct(waiter, change_us)
             if tenant.waiters.count:
                 queue.reorder(tenant)
+        waiter.charged_us = 0
+        waiter.law_factor = 1.0
 
     def _pass_over_shut(self) -> None:
         """Somebody was served: classes that may not start are lifted, or being shut would save them their share."""

@@ -163,3 +163,8 @@ class Ticket(Waiter):
         self.booking = booking
         self.work_us = booking.work_us
         self.kv_tokens = booking.kv_tokens
+
+    def by_new_law_us(self, done_us: int, *, ended: bool) -> int:
+        """What was done beyond `credited_us` if the law has changed: priced by the old one, it ends by the new."""
+        credited_us = int(self.credited_us * self.law_factor)
+        return done_us - credited_us if ended else int(done_us * self.law_factor) - credited_us

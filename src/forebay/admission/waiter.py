@@ -31,6 +31,7 @@ class Waiter:
         "in_window",
         "key",
         "kv_tokens",
+        "law_factor",
         "member",
         "older",
         "sequence",
@@ -88,6 +89,8 @@ class Waiter:
         self.charged = False
         self.charged_us = 0
         self.charged_s = 0.0
+        self.law_factor = 1.0
+        """What requests cost by the law that was learned since it started, over what they cost then."""
         self.in_window = False
         """True if the charge counts in the shares of its class."""
         self.member: Member | None = None

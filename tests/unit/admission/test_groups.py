@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp
+from math import exp, log
 from typing import Any
 
 import pytest
 
+from forebay.admission.common_law import _count_anew as count_anew
 from forebay.admission.effects import Hold
-from forebay.admission.events import AttemptFailed, Described, EndpointsChanged, Failure, SampleMissed
+from forebay.admission.events import (
+    AttemptFailed,
+    Described,
+    EndpointsChanged,
+    Failure,
+    FirstTokenCame,
+    SampleMissed,
+)
 from forebay.admission.groups import Member
 from forebay.admission.model import EndpointId, TicketId
 from forebay.admission.settings import Settings
@@ -36,9 +44,12 @@ def grouped(share: float | None = 0.2, *, group: str | None = "gpu", **changes: 
     return with_class("standard", replace(settings_for(), pools=pools), wait_budget_s=1e4)
 
 
-def crowd(settings: Settings | None = None) -> Scenario:
+def crowd(settings: Settings | None = None, *, measured: bool = True) -> Scenario:
     """Two of `llama` wait; then ten of `large` run and twenty wait; nine of them end, having had 0.9 of the GPU."""
-    one = Scenario(settings=settings or grouped())
+    settings = settings or grouped()
+    if not measured:
+        settings = replace(settings, pools=tuple(replace(pool, law=None) for pool in settings.pools))
+    one = Scenario(settings=settings)
     one.tell(EndpointsChanged("large", (EndpointId("b"),)), 0.0)
     one.tell(Described(EndpointId("b"), VLLM), 0.0)
     one.arrive_many((101, 102, 103), 0.0)
@@ -94,6 +105,62 @@ def test_a_pool_with_nothing_in_flight_is_not_held() -> None:
     for number in range(10, 18):
         assert [] == dispatched(one.end(number, 1.0))
     assert [(19, "b")] == dispatched(one.end(18, 1.0))
+
+
+def test_until_it_is_measured_it_has_its_part_of_the_requests_in_flight() -> None:
+    """What its engines get through is a guess till then: four beside the one of the other, and no fewer."""
+    one = crowd(measured=False)
+    assert [*range(1, 11)] == [number for number, _ in at_b(one)][:10]
+    last = at_b(one)[-1][0]
+    running = list(range(10, last + 1))
+    for number in running[:-4]:
+        assert [] == dispatched(one.end(number, 1.0))
+    assert [(last + 1, "b")] == dispatched(one.end(running[-1], 1.0))
+    one.close()
+
+
+def test_what_it_was_seen_to_do_is_no_guess() -> None:
+    """An engine far faster than was guessed keeps its part of what it did when it had everything."""
+    one = crowd(measured=False)
+    large = member(one)
+    large.serve(int(100e6), 1.0)
+    assert large.is_held(1.0)
+    opens_s = large.opens_s(1.0)
+    assert 1.0 - 10.0 * log(0.8) + 0.01 == pytest.approx(opens_s)
+    assert not large._is_ahead(opens_s)
+    meter = large.pool.endpoints[EndpointId("b")].meter
+    meter.windows = 1
+    assert large._is_ahead(opens_s), "what was measured rules"
+    meter.speed = 100.0
+    assert not large._is_ahead(opens_s)
+
+
+def test_what_a_pool_had_is_counted_by_the_law_of_today() -> None:
+    """The law is learned: all that was charged and served before, and what runs, is worth so much less."""
+    one = crowd()
+    large, small = member(one), member(one, "llama")
+    charged, served = large.group.contended.per_s(1, 1.0), large.group.served.per_s(1, 1.0)
+    count_anew(large.pool, 0.1)
+    assert charged * 0.1 == pytest.approx(large.group.contended.per_s(1, 1.0))
+    assert served * 0.1 == pytest.approx(large.group.served.per_s(1, 1.0))
+    started = one.tell(AttemptFailed(TicketId(10), EndpointId("b"), Failure.CLOSED), 1.0)
+    expected = charged * 0.1 - 1e4 * exp(-0.1) + 1e5 * len(dispatched(started))
+    assert expected == pytest.approx(large.group.contended.per_s(1, 1.0))
+    assert 0.0 == small.group.contended.per_s(0, 1.0)
+
+
+def test_engines_that_give_no_sign_hold_up_nobody() -> None:
+    """Long before they count as stalled: it makes no difference to them whether others make way."""
+    settings = grouped()
+    one = crowd(settings)
+    for at_s in (1.2, 1.4):
+        one.sample("a", at_s, running=1)
+        one.sample("b", at_s, running=9)
+    assert member(one, "llama").is_short(1.4)
+    assert not member(one, "llama").is_short(2.5)
+    one.tell(FirstTokenCame(TicketId(101)), 2.5)
+    assert member(one, "llama").is_short(2.5)
+    one.close()
 
 
 def test_engines_that_are_away_hold_up_nobody() -> None:

@@ -79,3 +79,11 @@ def test_a_new_estimate_is_booked_whole() -> None:
     assert (2_000_000, 200) == (ticket.work_us, ticket.kv_tokens)
     assert (2_000_000, 200) == (ticket.booking.work_us, ticket.booking.kv_tokens)
     assert (2_000_000, 199) == (ticket.cost.work_us, ticket.price.cap)
+
+
+def test_work_is_credited_by_the_law_that_its_end_is_counted_by() -> None:
+    """The law says now that it takes a tenth: so it does of what was done, and its end is told by the new law."""
+    ticket = Site().ticket(1)
+    ticket.credited_us, ticket.law_factor = 200, 0.1
+    assert 10 == ticket.by_new_law_us(300, ended=False)
+    assert 30 == ticket.by_new_law_us(50, ended=True)
