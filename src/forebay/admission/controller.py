@@ -270,8 +270,7 @@ class Controller:
         else:
             self._life.hold(ticket, verdict, now)
             self._pace.held(ticket, now)
-            protected = self._standing.is_protected(ticket, now) or ticket.shift_s < 0.0
-            self._patience.begin(ticket, now, protected=protected)
+            self._patience.begin(ticket, now, protected=self._standing.is_protected(ticket, now))
             self._displacing.thin_out(ticket, now)
         # What was refused takes nobody's time.
         ticket.pool.classes[ticket.demand.class_name].arrived(ticket.cost.work_us, now)

@@ -1,4 +1,4 @@
-"""A waiter's place among the deadlines of its class: filed when its wait begins or its cost changes."""
+"""A waiter's place among the deadlines of its class: filed as its wait begins, its cost changes, or it is protected."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
         weight_units(ticket.weight),
     )
     state.deadlines.add(entry, now)
+    if protected and not ticket.never_refuse:
+        state.spared += 1
+        state.spared_us += entry.work_us
+
+
+def unfile(ticket: Ticket) -> None:
+    """It waits no more, or is to be filed anew. Does nothing if it is not filed."""
+    entry = ticket.entry
+    if entry is None:
+        return
+    state = ticket.pool.classes[ticket.demand.class_name]
+    state.deadlines.remove(entry)
+    if entry.protected and not ticket.never_refuse:
+        state.spared -= 1
+        state.spared_us -= entry.work_us
+    ticket.entry = None

@@ -24,7 +24,7 @@ from forebay.admission.answers import (
 )
 from forebay.admission.billing import close_debit
 from forebay.admission.body_changes import body_change
-from forebay.admission.deadlines import file_waiter
+from forebay.admission.deadlines import file_waiter, unfile
 from forebay.admission.effects import Abort, Dispatch, Effect, Evict, Hold, Refuse, Settle
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import invariant
@@ -101,13 +101,13 @@ class Lifecycle:
         ticket.book_as(price, booking)
         if ticket.entry is not None:
             protected = ticket.entry.protected
-            self._unfile(ticket)
+            unfile(ticket)
             file_waiter(ticket, now, protected=protected)
 
     def protect(self, ticket: Ticket, now: float) -> None:
         """A waiter is not pushed out for others any more."""
         if ticket.entry is not None and not ticket.entry.protected:
-            self._unfile(ticket)
+            unfile(ticket)
             file_waiter(ticket, now, protected=True)
 
     # To and from an endpoint
@@ -331,15 +331,10 @@ class Lifecycle:
 
     def _stop_waiting(self, ticket: Ticket, now: float) -> None:
         """It is out of the queue."""
-        self._unfile(ticket)
+        unfile(ticket)
         self.ledger.leave(ticket.booking)
         ticket.waited_s += now - ticket.queued_s
         self._drop_reservation(ticket)
-
-    def _unfile(self, ticket: Ticket) -> None:
-        if ticket.entry is not None:
-            ticket.pool.classes[ticket.demand.class_name].deadlines.remove(ticket.entry)
-            ticket.entry = None
 
     def _drop_reservation(self, ticket: Ticket) -> None:
         reserved = ticket.pool.reserved

@@ -66,9 +66,11 @@ class Patience:
             self._timers.at(now + self._grace_s(ticket.pool), self._no_endpoint_came, ticket)
 
     def told(self, event: WaitTold, now: float) -> None:
-        """The client of a waiter knows that it waits: others do not push it out any more."""
+        """The client of a waiter knows that it waits: others push it out no more, unless too many are left alone so."""
         ticket = self._life.tickets.get(event.ticket)
-        if ticket is not None:
+        if ticket is None or ticket.phase is not WAITING:
+            return
+        if ticket.pool.classes[ticket.demand.class_name].may_spare(ticket.booking.work_us, waits=True):
             self._life.protect(ticket, now)
 
     def give_up(self, ticket: Ticket, check: Check, now: float) -> None:

@@ -30,8 +30,13 @@ class Standing:
     def is_protected(self, ticket: Ticket, now: float) -> bool:
         """True if nobody may push it out for as long as it waits. Asked once, when it begins to wait."""
         demand = ticket.demand
-        return is_protected(
-            never_refuse=ticket.never_refuse,
+        if ticket.never_refuse:
+            return True
+        if not demand.retry_count and demand.session is None:
+            return False
+        state = ticket.pool.classes[demand.class_name]
+        return state.may_spare(ticket.booking.work_us, waits=False) and is_protected(
+            never_refuse=False,
             retry_of_displaced=demand.retry_count > 0
             and self._displaced.claim(demand.tenant, fingerprint(demand), now),
             later_call=demand.session is not None and self._stands_for_session(demand, demand.session, now),

@@ -391,7 +391,7 @@ class Config(Strict):
     those of its own class as well; with `same` also when not all of its class can be on time."""
     retries: Literal["prefer", "equal", "penalise"] = "equal"
     """Requests that say that they are retries: `prefer` orders them among their tenant's requests as if they had come
-    one wait budget earlier, and nobody displaces them; `penalise` as if they had come one later."""
+    one wait budget earlier; `penalise` as if they had come one later."""
     retry_header: str | None = None
     """One more header that says which retry a request is, beside `x-stainless-retry-count`: a number, or anything for
     the first."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.admission.deadlines import file_waiter
+from forebay.admission.deadlines import file_waiter, unfile
 from tests.unit.admission.build import Site
 
 
@@ -43,3 +43,20 @@ def test_who_leaves_the_queue_leaves_the_deadlines() -> None:
     site.life.drop(tickets[1], 1.0)
     assert 0 == site.pool.classes["standard"].deadlines.count
     assert [None, None] == [ticket.entry for ticket in tickets]
+
+
+def test_it_is_counted_who_is_left_alone() -> None:
+    """As long as they wait, by what they cost now; what is never refused is no part of it."""
+    site = Site()
+    state = site.pool.classes["standard"]
+    first, second, third = [site.queued(number, 0.0) for number in (1, 2, 3)]
+    third.never_refuse = True
+    for ticket, protected in ((first, True), (second, False), (third, True)):
+        file_waiter(ticket, 0.0, protected=protected)
+    assert (1, first.work_us) == (state.spared, state.spared_us)
+    site.life.protect(second, 1.0)
+    assert (2, first.work_us + second.work_us) == (state.spared, state.spared_us)
+    for ticket in (first, second, third):
+        unfile(ticket)
+        unfile(ticket)
+    assert (0, 0) == (state.spared, state.spared_us)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from forebay.admission.events import WaitTold
 from forebay.admission.model import TicketId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Displace, PlanSettings
@@ -83,3 +84,49 @@ def test_a_session_goes_on_only_in_a_class_that_its_plan_has_now() -> None:
     scenario.arrive(3, 3.0, plan="p", session="s", class_claimed=False)
     tickets = scenario.controller._life.tickets
     assert ["realtime", "realtime", "standard"] == [tickets[TicketId(n)].demand.class_name for n in (1, 2, 3)]
+
+
+def test_of_those_that_were_displaced_and_come_back_half_are_left_alone() -> None:
+    """And those that are left alone in vain teach nothing: whoever comes after them can have the other half."""
+    one = Scenario(settings=settings_for(pool_settings(max_inflight_requests=1, max_queue=8)))
+    one.arrive(1, 0.0)
+    one.arrive_many(range(10, 18), 0.0, class_name="batch")
+    gone = [turned_away(one.arrive(number, 0.1, class_name="realtime")) for number in range(20, 28)]
+    assert [(17 - number, Outcome.DISPLACED) for number in range(8)] == [each for (each,) in gone]
+    for number in range(20, 28):
+        one.leave(number, 0.2)
+    one.arrive_many(range(30, 38), 1.0, class_name="batch", retry_count=1)
+    batch = one.controller._pools["llama"].classes["batch"]
+    assert (4, batch.deadlines.work_us / 2) == (batch.spared, batch.spared_us)
+    gone = [turned_away(one.arrive(number, 1.1, class_name="realtime")) for number in range(40, 44)]
+    assert [Outcome.DISPLACED] * 4 == [outcome for ((_, outcome),) in gone]
+    assert [(44, Outcome.QUEUE_FULL)] == turned_away(one.arrive(44, 1.1, class_name="realtime"))
+    one.close()
+    assert (0, 0) == (batch.spared, batch.spared_us)
+
+
+def test_of_those_that_are_told_that_they_wait_half_are_left_alone() -> None:
+    """So are streams that are kept informed: the others are told in their stream that they were displaced."""
+    one = Scenario(settings=settings_for(pool_settings(max_inflight_requests=1, max_queue=4)))
+    one.arrive(1, 0.0)
+    one.arrive_many(range(2, 6), 0.0, class_name="batch", stream=True)
+    for number in range(2, 6):
+        one.tell(WaitTold(TicketId(number)), 15.0)
+    for number, victim in ((6, 5), (7, 4)):
+        said = turned_away(one.arrive(number, 15.0, class_name="realtime"))
+        assert [(victim, Outcome.DISPLACED)] == said
+    assert [(8, Outcome.QUEUE_FULL)] == turned_away(one.arrive(8, 15.0, class_name="realtime"))
+    one.close()
+
+
+def test_few_large_ones_are_not_left_alone_among_many_small_ones() -> None:
+    """Half is by work as well: what fills a bound in GPU-seconds may be two requests of ten."""
+    one = Scenario(settings=settings_for(pool_settings(max_inflight_requests=1)))
+    one.arrive(1, 0.0)
+    one.arrive_many(range(2, 10), 0.0, class_name="batch")
+    for number in (10, 11):
+        one.arrive(number, 0.0, class_name="batch", max_output_tokens=5000)
+        one.tell(WaitTold(TicketId(number)), 0.0)
+    batch = one.controller._pools["llama"].classes["batch"]
+    assert 1 == batch.spared
+    one.close()

@@ -54,18 +54,15 @@ def test_a_retry_that_came_before_is_served_last_if_penalised(
     assert [(first, "a")] == dispatched(one.end(1, 0.2))
 
 
-def test_a_preferred_retry_is_not_displaced() -> None:
-    """Others are."""
-    for retries, outcomes in (
-        (Retries.PREFER, [(3, Outcome.QUEUE_FULL)]),
-        (Retries.PENALISE, [(2, Outcome.DISPLACED)]),
-    ):
-        settings = settings_for(pool_settings(max_inflight_requests=1, max_queue=1), retries=retries)
-        one = Scenario(settings=settings)
-        one.arrive(1, 0.0)
-        one.arrive(2, 0.0, class_name="batch", retry_count=1)
-        assert outcomes == turned_away(one.arrive(3, 0.0, class_name="realtime"))
-        one.close()
+@pytest.mark.parametrize("retries", list(Retries))
+def test_a_retry_of_what_was_not_displaced_is_displaced(retries: Retries) -> None:
+    """Clients say themselves that they retry: that may not fill a queue with what nobody can push out."""
+    settings = settings_for(pool_settings(max_inflight_requests=1, max_queue=1), retries=retries)
+    one = Scenario(settings=settings)
+    one.arrive(1, 0.0)
+    one.arrive(2, 0.0, class_name="batch", retry_count=1)
+    assert [(2, Outcome.DISPLACED)] == turned_away(one.arrive(3, 0.0, class_name="realtime"))
+    one.close()
 
 
 def test_the_policy_changes_with_a_reload() -> None:
