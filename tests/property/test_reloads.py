@@ -40,7 +40,6 @@ from forebay.admission.outcomes import Outcome
 from forebay.config import ConfigError, load
 from forebay.gateway.asks import Ask, BadRequest
 from forebay.gateway.identity import Denied
-from forebay.runtime.access import access_of
 from forebay.runtime.driver import Driver
 from forebay.runtime.prepared import Prepared, prepare
 from forebay.runtime.reloading import Reloading
@@ -245,11 +244,11 @@ class Running:
 
     def _take_over(self, prepared: Prepared) -> None:
         self.prepared = prepared
-        self.access = access_of(prepared.config, prepared.settings)
+        self.access = prepared.access
 
     def reload(self, prepared: Prepared) -> None:
         """As asked for by the operator."""
-        self.reloading._apply(prepared)
+        self.reloading._apply(self.reloading._compared(prepared))
 
     def places(self) -> dict[EndpointId, str]:
         """Where each endpoint is."""

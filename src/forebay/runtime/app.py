@@ -44,7 +44,7 @@ from forebay.observe.decisions import RecentDecisions
 from forebay.observe.endpoint_log import EndpointLog
 from forebay.observe.metrics import Metrics
 from forebay.observe.request_log import RequestLog
-from forebay.runtime.access import access_of, polled_endpoints
+from forebay.runtime.access import polled_endpoints
 from forebay.runtime.admin_server import AdminServer
 from forebay.runtime.driver import Driver
 from forebay.runtime.dump import write_dump
@@ -115,7 +115,7 @@ class App:
         )
         tls = prepared.tls
         self._listener_tls = None if tls.server is None else ListenerTls(tls.server)
-        self.directory = ServingDirectory(prepared.pools(), access_of(config, settings))
+        self.directory = ServingDirectory(prepared.pools(), prepared.access)
         self.gateway = Gateway(self.driver, self.directory, _gateway_settings(config, settings))
         self.metrics.early_answers = lambda: self.gateway.early.counts
         self._make_pollers(prepared)
@@ -299,7 +299,7 @@ class App:
         """Everything outside the core goes by this configuration from now on."""
         config, settings = prepared.config, prepared.settings
         self._config = config
-        self.directory.reconfigure(prepared.pools(), access_of(config, settings))
+        self.directory.reconfigure(prepared.pools(), prepared.access)
         self.gateway.reconfigure(_gateway_settings(config, settings))
         wanted, kept = polled_endpoints(config, prepared.tls), self.reloading.kept_pools
         read = {polled.endpoint for polled in wanted}

@@ -10,9 +10,10 @@ from forebay.admission.settings import Settings
 from forebay.config import Config, ConfigError, Loaded, memory_limit_bytes, to_settings
 from forebay.config.tls import TlsContexts, tls_contexts
 from forebay.gateway.counting import PromptCounter
+from forebay.gateway.identity import Access
 from forebay.gateway.ports import GatewaySettings
 from forebay.gateway.routes import allowed_methods
-from forebay.runtime.access import configured_pools
+from forebay.runtime.access import access_of, configured_pools
 from forebay.runtime.serving import ConfiguredPool
 from forebay.runtime.tokenizer_files import counters_of
 
@@ -31,6 +32,8 @@ class Prepared:
     tls: TlsContexts
     counters: Mapping[str, PromptCounter]
     """Of pools that have a tokenizer."""
+    access: Access
+    """Who is let in."""
 
     @property
     def config(self) -> Config:
@@ -46,7 +49,9 @@ def prepare(loaded: Loaded) -> Prepared:
     """Everything that can fail because of the configuration. Raises: ConfigError."""
     settings = to_settings(loaded, memory_limit_bytes=memory_limit_bytes(), read_profile=_read_profile)
     _check_passthrough(loaded)
-    return Prepared(loaded, settings, tls_contexts(loaded), counters_of(loaded))
+    return Prepared(
+        loaded, settings, tls_contexts(loaded), counters_of(loaded), access_of(loaded.config, settings)
+    )
 
 
 def _check_passthrough(loaded: Loaded) -> None:

@@ -10,6 +10,9 @@ on, waiters keep their places and their budgets, what was learned stays.
   there has ended.
 - Some keys are read only at the start (`RESTART_KEYS`); a change of those is told, and waits for a restart.
 
+All that takes time with many tenants is done in a thread, so that requests go on meanwhile: reading, checking, building
+what the other parts go by, and finding out what has changed. What is left for the event loop is to put it in force.
+
 Owns the file's fingerprint and the settings in force. Decides nothing about requests.
 """
 
@@ -17,7 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -50,6 +55,8 @@ RESTART_KEYS: Final = (
 )
 TLS_KEYS: Final = ("ssl_certfile", "ssl_keyfile")
 """Another certificate is taken up; whether there is one, and so whether clients connect by https, is not."""
+SWITCH_S: Final = 0.0005
+"""For how long the thread that reads keeps the event loop from running, instead of Python's 5 ms."""
 _SHOWN: Final = 20
 """Changed keys that are named in the log."""
 
@@ -66,6 +73,17 @@ class ReloadResult:
     """Keys that are in force with other values now."""
     needs_restart: tuple[str, ...] = ()
     """Keys that have other values in the file and are not in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A configuration that was read anew."""
+
+    prepared: Prepared
+    differing: list[str]
+    """Keys that are other than in force."""
+    pending: list[str]
+    """Keys that are other than at the start."""
 
 
 class Core(Protocol):
@@ -150,8 +168,7 @@ class Reloading:
         """Read the configuration and apply it."""
         async with self._lock:
             try:
-                prepared = await asyncio.to_thread(self._read)
-                result = self._apply(prepared)
+                result = self._apply(await asyncio.to_thread(self._read_aside))
             except ConfigError as error:
                 result = ReloadResult(
                     applied=False,
@@ -166,10 +183,22 @@ class Reloading:
 
     # Applying
 
-    def _apply(self, prepared: Prepared) -> ReloadResult:
+    def _read_aside(self) -> _Read:
+        """In a thread: everything but putting it in force. Raises: ConfigError."""
+        with _undisturbed():
+            return self._compared(self._read())
+
+    def _compared(self, prepared: Prepared) -> _Read:
+        after = prepared.config
+        return _Read(
+            prepared,
+            differing=_differing(self.prepared.config, after),
+            pending=_differing(self._started_with, after),
+        )
+
+    def _apply(self, read: _Read) -> ReloadResult:
         """Raises: ConfigRefused, with nothing changed."""
-        before, after = self.prepared.config, prepared.config
-        differing = _differing(before, after)
+        prepared, after = read.prepared, read.prepared.config
 
         def go_by_it() -> None:
             self.prepared = prepared
@@ -180,14 +209,13 @@ class Reloading:
         self.reloads += 1
         self.loaded_at_s = time.time()
         self._place_endpoints()
-        pending = _differing(self._started_with, after)
         has_tls = self._started_with.ssl_certfile is not None
         waiting = RESTART_KEYS + (() if has_tls is (after.ssl_certfile is not None) else TLS_KEYS)
         return ReloadResult(
             applied=True,
             warnings=prepared.loaded.warnings,
-            changed=tuple(key for key in differing if key not in waiting),
-            needs_restart=tuple(key for key in pending if key in waiting),
+            changed=tuple(key for key in read.differing if key not in waiting),
+            needs_restart=tuple(key for key in read.pending if key in waiting),
         )
 
     def _set(self, settings: Settings, then: Callable[[], None]) -> None:
@@ -306,6 +334,24 @@ def _tell(result: ReloadResult, reason: str) -> None:
     _log.info("configuration reloaded (%s); changed: %s", reason, shown or "nothing")
     if result.needs_restart:
         _log.warning("changed, and in force only after a restart: %s", ", ".join(result.needs_restart))
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """In a thread: work that takes long leaves the event loop its turns.
+
+    The parser makes hundreds of thousands of objects that end by themselves; looking through them while they are there
+    stopped the loop for 200 ms.
+    """
+    collects, switch_s = gc.isenabled(), sys.getswitchinterval()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(switch_s)
+        if collects:
+            gc.enable()
 
 
 def _fingerprint(files: list[Path]) -> tuple[tuple[int, int, int], ...] | None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import hashlib
+import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
@@ -15,6 +20,7 @@ from forebay.config import ConfigError, ConfigProblem, load
 from forebay.runtime.driver import Driver
 from forebay.runtime.prepared import Prepared, prepare
 from forebay.runtime.reloading import Reloading, with_kept
+from forebay.runtime.serving import ServingDirectory
 from tests.unit.runtime.doubles import Clock, Kept, Timers, demand
 
 
@@ -144,3 +150,66 @@ async def test_a_core_that_has_failed_is_told_nothing() -> None:
     reloading = Reloading(first, lambda: first, core, lambda _: None, looked_at.append)
     reloading._finish_moves()
     assert ([], []) == (core.told, looked_at)
+
+
+async def test_while_it_is_read_the_event_loop_has_its_turns() -> None:
+    """In a thread, which gives way often and in which nothing is looked through for garbage; also if it is broken."""
+    running = Running(configured(one=["a"]))
+    seen: list[tuple[bool, bool, bool]] = []
+    usual_s, read = sys.getswitchinterval(), running._read
+
+    def watched() -> Prepared:
+        aside = threading.current_thread() is not threading.main_thread()
+        seen.append((aside, gc.isenabled(), sys.getswitchinterval() < usual_s / 4))
+        return read()
+
+    running.reloading._read = watched
+    running.next = configured(one=["b"])
+    assert (await running.reloading.reload("test")).applied
+    running.next = ConfigError([ConfigProblem("a file", "pools", "no")])
+    assert not (await running.reloading.reload("test")).applied
+    assert [(True, False, True)] * 2 == seen
+    assert (True, usual_s) == (gc.isenabled(), sys.getswitchinterval())
+
+
+def test_thousands_of_tenants_are_put_in_force_in_milliseconds() -> None:
+    """What the event loop has to do for it does not grow with them: all else was done in the thread."""
+
+    def with_tenants(generation: str) -> Prepared:
+        tenants = [
+            {
+                "name": f"t{number}",
+                "plan": "p",
+                "keys": [f"sha256:{hashlib.sha256(f'{generation}{number}'.encode()).hexdigest()}"],
+            }
+            for number in range(2000)
+        ]
+        rules = [
+            {
+                "name": f"r{n}",
+                "when": f"request.model.matches('a{n}.*{generation}')",
+                "then": {"class": "batch"},
+            }
+            for n in range(60)
+        ]
+        config = {
+            "pools": [{"name": "one", "endpoints": ["http://a:1"]}],
+            "plans": {"p": {"tokens_per_second": 100}},
+            "tenants": tenants,
+            "rules": rules,
+        }
+        return prepare(
+            load(None, environ={}, options={key: ("test", value) for key, value in config.items()})
+        )
+
+    running = Running(with_tenants("x"))
+    directory = ServingDirectory([], running.reloading.prepared.access)
+    running.reloading._take_over = lambda prepared: directory.reconfigure(prepared.pools(), prepared.access)
+    took_s: list[float] = []
+    for generation in "yzyzy":
+        read = running.reloading._compared(with_tenants(generation))
+        assert len(read.differing) >= 2000
+        began_s = time.thread_time()
+        assert running.reloading._apply(read).applied
+        took_s.append(time.thread_time() - began_s)
+    assert min(took_s) < 0.02
