@@ -87,6 +87,22 @@ async def test_buckets_refuse_and_say_when_to_come_back(tmp_path: Path) -> None:
             assert "quota_tokens" in decided.text
 
 
+async def test_a_client_that_comes_when_told_has_its_whole_rate(tmp_path: Path) -> None:
+    """Of four a second: the milliseconds are the honest figure, whole seconds are for clients that know no others."""
+    path = tmp_path / "forebay.yaml"
+    async with engine(answering(10, 5)) as fake, client() as http:
+        write(path, fake, **tenants(requests_per_second=4, requests_burst=1))
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            assert 200 == (await post(http, gateway, CHAT, chat())).status_code
+            refused = await post(http, gateway, CHAT, chat())
+            assert (429, "1") == (refused.status_code, refused.headers["retry-after"])
+            told_ms = int(refused.headers["retry-after-ms"])
+            assert float(refused.headers["x-queue-predict-wait"]) * 1000 <= told_ms <= 330
+            await asyncio.sleep(told_ms / 1000)
+            assert 200 == (await post(http, gateway, CHAT, chat())).status_code
+
+
 async def test_cap_on_requests_in_flight(tmp_path: Path) -> None:
     """F040: A runs, B is refused, A ends, C is let in: B has cost nothing."""
     path = tmp_path / "forebay.yaml"

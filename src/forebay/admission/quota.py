@@ -40,6 +40,8 @@ from forebay.admission.settings import PlanSettings
 ACCOUNTS_MAX: Final = 16_384
 LOOKED_AT: Final = 8
 """Accounts that are looked at for one that may go: a newcomer must not cost a look at all."""
+TURNS_MAX: Final = 16
+"""Requests of a tenant that are told to come one after another; more than that are told the time of the last."""
 SOON_S: Final = 1.0
 """When to come back to a cap on what is in flight: nobody knows when one of one's own requests ends."""
 
@@ -89,7 +91,7 @@ class Bucket:
 class Account:
     """What one tenant has used of its plan."""
 
-    __slots__ = ("in_flight", "in_flight_gpu_us", "plan", "promise", "requests", "tokens")
+    __slots__ = ("in_flight", "in_flight_gpu_us", "plan", "promise", "requests", "tokens", "told_until_s")
 
     def __init__(self, plan: PlanSettings, now: float) -> None:
         self.plan = plan
@@ -100,6 +102,8 @@ class Account:
         """Requests that are held or running, or that an engine has not let go of yet."""
         self.in_flight_gpu_us = 0
         """Their expected work, in millionths of a GPU-second."""
+        self.told_until_s = 0.0
+        """When it will have refilled what those that were told to come back are to get."""
 
     def refill(self, now: float) -> None:
         """Bring both buckets up to now."""
@@ -121,6 +125,18 @@ class Account:
         if self.plan.requests_per_s is not None:
             self.requests.at_s = now
         self.plan = plan
+
+    def turn_s(self, wait_s: float, each_s: float, now: float) -> float:
+        """In how long one that is refused now has its turn: after such a wait, and after others that were told to come.
+
+        Whether they come or not, a turn is over by itself.
+
+        Args:
+            each_s: how long it takes to refill what this one is to get.
+        """
+        at_s = min(max(now + wait_s, self.told_until_s), now + wait_s + TURNS_MAX * each_s)
+        self.told_until_s = at_s + each_s
+        return at_s - now
 
     def is_fresh(self, now: float) -> bool:
         """True if it is as if it had never been used."""
@@ -229,7 +245,31 @@ class Debit:
         tokens_s = self._tokens_wait_s(now)
         if tokens_s > wait_s:
             wait_s = tokens_s
-        return wait_s if wait_s > SOON_S else SOON_S
+        if wait_s < SOON_S and self._is_held_up():
+            return SOON_S
+        return wait_s
+
+    def refill_s(self) -> float:
+        """How long it takes to refill what it takes of the buckets that do not let it pass."""
+        account, plan = self.account, self.account.plan
+        refill_s = 0.0
+        per_s, capacity = plan.requests_per_s, plan.requests_capacity
+        if per_s and capacity and account.requests.lacks(MICRO, capacity * MICRO):
+            refill_s = 1.0 / per_s
+        per_s, capacity = plan.tokens_per_s, plan.tokens_capacity
+        if per_s and capacity and account.tokens.lacks(self.tokens * MICRO, capacity * MICRO):
+            refill_s = max(refill_s, min(self.tokens, capacity) / per_s)
+        return refill_s
+
+    def _is_held_up(self) -> bool:
+        """True if what its tenant has in flight does not let it pass."""
+        account, plan = self.account, self.account.plan
+        if plan.max_inflight is not None and account.in_flight >= plan.max_inflight:
+            return True
+        most_gpu_us = plan.max_inflight_gpu_us
+        return most_gpu_us is not None and (
+            account.in_flight > 0 and account.in_flight_gpu_us + self.gpu_us > most_gpu_us
+        )
 
     def _tokens_wait_s(self, now: float) -> float:
         account, cost = self.account, self.tokens * MICRO
@@ -351,8 +391,7 @@ class Quota:
         told_s = wait_s if wait_s < LONGEST_S else LONGEST_S
         if debit.refused(wait_s, told_s, now):
             return told_s  # nobody else is told to come for this place, so there is nobody to be spread from
-        self._refusals += 1
-        return known_s(wait_s, self._refusals)
+        return self._told_s(debit, wait_s, now)
 
     def exhausted(self, tenant: str, plan: PlanSettings, now: float) -> Exhausted | None:
         """What a tenant has used up whatever it asks for; None if it may ask. Takes nothing."""
@@ -367,8 +406,11 @@ class Quota:
         failed = [check.name for check in least.checks(now) if not check.passed]
         if not failed or wait_s == inf:
             return None
+        return Exhausted(failed[0], wait_s, self._told_s(least, wait_s, now), account.view(now))
+
+    def _told_s(self, debit: Debit, wait_s: float, now: float) -> float:
         self._refusals += 1
-        return Exhausted(failed[0], wait_s, known_s(wait_s, self._refusals), account.view(now))
+        return spread_s(debit.account.turn_s(wait_s, debit.refill_s(), now), self._refusals, least_s=0.0)
 
     def __len__(self) -> int:
         return len(self._accounts)

@@ -173,18 +173,13 @@ class _RetryQueue:
         self.return_share = LEAST_RETURN if share < LEAST_RETURN else share if share < 1.0 else 1.0
 
 
-def spread_s(base_s: float, refusals: int) -> float:
+def spread_s(base_s: float, refusals: int, *, least_s: float = SHORTEST_S) -> float:
     """`base_s` × 1.0 to 1.3, within what clients heed.
 
     Args:
         refusals: how many there have been: the next number is spread otherwise.
+        least_s: what is told at least. Where nobody knows when there is room again, less than a second is a guess.
     """
     spread = 1.0 + SPREAD * (refusals * _GOLDEN % 1.0)
     base_s = base_s if base_s < CAP_S else CAP_S
-    return (base_s if base_s > SHORTEST_S else SHORTEST_S) * spread
-
-
-def known_s(wait_s: float, refusals: int) -> float:
-    """As `spread_s`, for a time that is known and not predicted: never too early if clients heed such a wait at all."""
-    told_s = spread_s(wait_s, refusals)
-    return wait_s if told_s < wait_s <= LONGEST_S else told_s
+    return (base_s if base_s > least_s else least_s) * spread

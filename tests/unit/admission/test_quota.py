@@ -148,7 +148,7 @@ def test_a_request_larger_than_the_bucket_passes_when_it_is_full() -> None:
     assert [] == failing(large, 0.0)
     large.book(0.0)
     assert [TOKENS] == failing(debit(account, 1), 40.0)
-    assert 1.0 == pytest.approx(debit(account, 1).wait_s(40.0), abs=0.01)
+    assert 0.1 == pytest.approx(debit(account, 1).wait_s(40.0), abs=0.01)
     assert [TOKENS] == failing(debit(account, 500), 49.9)
     assert [] == failing(debit(account, 500), 50.0)
     assert [INPUT] == failing(debit(account, 500, input_tokens=101), 50.0)
@@ -187,14 +187,47 @@ def test_absent_limits_nothing() -> None:
 
 
 def test_the_wait_is_that_of_the_slowest_limit() -> None:
-    """And a second at the least, which is all that can be said of a cap on what is in flight."""
+    """Down to a millisecond; a second is all that can be said of a cap on what is in flight."""
     account = Account(EVERYTHING, 0.0)
     booked(account, 0.0, 95)
-    assert 1.0 == debit(account, 5).wait_s(0.0)
+    assert 0.2 == pytest.approx(debit(account, 7).wait_s(0.0), abs=0.002)
+    assert 1.0 == debit(account, 7, gpu_us=2_500_000).wait_s(0.0)
     assert 1.5 == pytest.approx(debit(account, 20).wait_s(0.0), abs=0.01)
     booked(account, 0.0, 0)
     assert [REQUESTS, IN_FLIGHT] == failing(debit(account, 5), 0.0)
     assert 1.0 == pytest.approx(debit(account, 5).wait_s(0.0), abs=0.01)
+
+
+def test_who_comes_when_told_has_all_that_its_plan_grants() -> None:
+    """Ten requests a second are ten also where a client asks for one after the other: it is not told a second."""
+    quota, plan = Quota(), PlanSettings("r", requests_per_s=10.0, requests_capacity=1)
+    account, now, served = quota.account("t", plan, 0.0), 0.0, 0
+    while now < 30.0:
+        one = debit(account)
+        if failing(one, now):
+            told_s = quota.retry_after_s(one, one.wait_s(now), now)
+            assert told_s is not None
+            now += ceil(told_s * 1000) / 1000
+        else:
+            one.book(now)
+            one.close(1, now, was_request=True)
+            served += 1
+    assert 30.0 * 10 / 1.3 <= served <= 301
+
+
+def test_those_that_are_refused_together_are_told_to_come_one_after_another() -> None:
+    """Each when the bucket has refilled for it after those before it; beyond sixteen nobody is put off further."""
+    quota, plan = Quota(), PlanSettings("r", requests_per_s=10.0, requests_capacity=1)
+    account = quota.account("t", plan, 0.0)
+    booked(account, 0.0)
+    told = [quota.retry_after_s(one, one.wait_s(0.0), 0.0) or 0.0 for one in (debit(account),) * 40]
+    for turn, told_s in enumerate(told[:16], 1):
+        assert turn / 10 <= told_s <= 1.31 * (turn / 10 + 0.001)
+    assert max(told) <= 1.3 * 1.8
+    later = debit(account)
+    later.account.refill(5.0)
+    booked(account, 5.0)
+    assert (quota.retry_after_s(later, later.wait_s(5.0), 5.0) or 1.0) < 0.14, "turns are over by themselves"
 
 
 def test_retry_after_is_spread_upwards_only() -> None:
