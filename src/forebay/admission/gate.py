@@ -239,6 +239,10 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
     base_s = pool.base_wait_s(demand.class_name, ahead_us, ticket, now)
     forecast = verdict.forecast = waits.forecast(base_s)
     verdict.predicted_wait_s = forecast.expected_s
+    if not pool.learning.may_refuse:
+        seen_s = pool.learning.starts.wait_s(verdict.position, now)
+        if seen_s is not None:
+            verdict.predicted_wait_s = seen_s  # what is told; what is learned from goes on to be the forecast
     budget = wait_budget_s(ticket, now)
     if budget <= 0:
         # The client's own deadline has passed: no prediction is needed for that.
@@ -258,7 +262,7 @@ def _check_wait(verdict: Verdict, ticket: Ticket, now: float) -> None:
                 f"Expected are {forecast.expected_s:.3g} s; compared is the {quantile:g} quantile."
             )
     else:
-        verdict.checks.append(Check(PREDICTED_WAIT, forecast.expected_s, None, True))
+        verdict.checks.append(Check(PREDICTED_WAIT, verdict.predicted_wait_s, None, True))
 
 
 def _check_hopeless(verdict: Verdict, ticket: Ticket, now: float) -> None:

@@ -30,6 +30,7 @@ from enum import Enum, unique
 from typing import Final
 
 from forebay.admission.record import record
+from forebay.admission.start_rate import StartRate
 
 LEARNED_STEPS: Final = 200
 LEARNED_REQUESTS: Final = 30
@@ -92,6 +93,7 @@ class Learning:
         "phase",
         "phase_since_s",
         "speed_known",
+        "starts",
     )
 
     def __init__(self, *, speed_known: bool, now: float = 0.0) -> None:
@@ -108,6 +110,8 @@ class Learning:
         self._refused_s: float | None = None
         """When a request was last refused on its predicted wait; None if never since the last return."""
         self._idle_since_s: float | None = None
+        self.starts = StartRate()
+        """Of waiters, while it is learning: what is told of a wait meanwhile."""
 
     # What it allows
 

@@ -127,6 +127,8 @@ class Lifecycle:
             self._stop_waiting(ticket, now)
             if not ticket.attempts:
                 ticket.pool.learn_wait(ticket, now)
+            if not ticket.pool.learning.may_refuse:
+                ticket.pool.learning.starts.started(now, others_wait=len(ticket.pool.queue) > 0)
         else:
             if ticket.pool.passed:
                 ticket.pool.count_passes(ticket)
