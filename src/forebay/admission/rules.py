@@ -59,7 +59,15 @@ class _EngineState:
 class Rules:
     """The rules of one controller."""
 
-    __slots__ = ("_book", "_engines", "_judged_by_request", "_matched", "_of_request", "_routed_by_request")
+    __slots__ = (
+        "_book",
+        "_engines",
+        "_errors_before",
+        "_judged_by_request",
+        "_matched",
+        "_of_request",
+        "_routed_by_request",
+    )
 
     def __init__(self, book: RuleBook, known: Rules | None = None, pools: tuple[str, ...] = ()) -> None:
         """See the class.
@@ -70,16 +78,19 @@ class Rules:
         """
         self._book = book
         self._engines: dict[str, _EngineState] = {} if known is None else known.engines_for(book, pools)
-        self._matched = [0 if known is None else known.count_of(rule.name) for rule in book.rules]
+        counts = [(0, 0) if known is None else known.counts_for(rule) for rule in book.rules]
+        self._matched = [matches for matches, _ in counts]
+        self._errors_before = [errors for _, errors in counts]
+        """Of the rules of the same names before these."""
         self._routed_by_request = any(rule.of_request and rule.routes for rule in book.rules)
         self._judged_by_request = any(rule.of_request and rule.judges for rule in book.rules)
 
-    def count_of(self, name: str) -> int:
-        """How often the rule of this name gave something."""
-        for rule, count in zip(self._book.rules, self._matched, strict=True):
-            if rule.name == name:
-                return count
-        return 0
+    def counts_for(self, new: Rule) -> tuple[int, int]:
+        """How often the rule that this one replaces gave something, and failed beside what the new one counts."""
+        for rule, matches, errors in zip(self._book.rules, self._matched, self._errors_before, strict=True):
+            if rule.name == new.name:
+                return matches, errors if rule is new else errors + rule.errors()
+        return 0, 0
 
     def engines_for(self, book: RuleBook, pools: tuple[str, ...]) -> dict[str, _EngineState]:
         """What was seen at these pools, for other rules: a rate takes two readings, which a reload must not cost."""
@@ -93,8 +104,8 @@ class Rules:
 
     def views(self) -> tuple[RuleView, ...]:
         """For the snapshot."""
-        counted = zip(self._book.rules, self._matched, strict=True)
-        return tuple(RuleView(rule.name, count, rule.errors()) for rule, count in counted)
+        counted = zip(self._book.rules, self._matched, self._errors_before, strict=True)
+        return tuple(RuleView(rule.name, count, before + rule.errors()) for rule, count, before in counted)
 
     def sampled(self, pool: Pool, endpoint: EndpointId, sample: EngineSample) -> None:
         """An engine was read: what the engine rules say is asked anew."""

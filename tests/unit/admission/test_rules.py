@@ -307,6 +307,26 @@ def test_what_rules_decided_is_counted_and_counts_live_through_a_reload() -> Non
     one.close()
 
 
+def test_errors_of_a_rule_live_through_a_reload() -> None:
+    """As its matches do: a counter that starts anew hides that a rule has failed all the time."""
+    failed = [5]
+    first = replace(rule("big", (BIG,), over(BIG, 50), class_name="batch"), errors=lambda: failed[0])
+    one = scenario(first)
+
+    def errors() -> dict[str, int]:
+        return {view.name: view.errors for view in one.controller.snapshot().rules}
+
+    one.reconfigure(ruled(first, names=(BIG,)), 1.0)
+    assert {"big": 5} == errors(), "the same rule still"
+    other = rule("other", (BIG,), always, refuses=True)
+    again = replace(first, errors=lambda: 2)
+    one.reconfigure(ruled(other, again, names=(BIG,)), 2.0)
+    assert {"other": 0, "big": 7} == errors()
+    one.reconfigure(ruled(other, again, names=(BIG,)), 3.0)
+    one.reconfigure(ruled(replace(again, errors=lambda: 0), names=(BIG,)), 4.0)
+    assert {"big": 7} == errors()
+
+
 def test_throughput_comes_from_two_readings_and_is_unknown_before() -> None:
     """A counter that fell says nothing; endpoints that are gone are forgotten."""
     seen: list[object] = []
