@@ -103,6 +103,38 @@ async def test_a_class_waits_at_its_ceiling_and_others_do_not(tmp_path: Path) ->
                 call.cancel()
 
 
+async def test_by_deadline_a_long_answer_that_is_wanted_whole_starts_before_a_short_one(
+    tmp_path: Path,
+) -> None:
+    """R19: both are due a minute after they came, and the one that came later takes longer."""
+    path = tmp_path / "forebay.yaml"
+    go_on, order = asyncio.Event(), list[int]()
+
+    async def when_told(served: Served) -> None:
+        order.append(json.loads(served.request.body)["max_tokens"])
+        await go_on.wait()
+        await served.send(plain(chat_answer()))
+
+    async with engine(when_told) as fake, client() as http:
+        classes = {"chat": {"ttft": "60s", "whole_answer": "60s", "order": "edf"}}
+        write(path, fake, classes, max_inflight_requests=1)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            calls: list[asyncio.Future[httpx.Response]] = []
+            for waiting, max_tokens in enumerate((1, 8, 4000)):
+                body = chat(max_tokens=max_tokens)
+                calls.append(asyncio.ensure_future(http.post(f"{gateway.url}{CHAT}", json=body)))
+                await eventually(lambda: _is(bool(order)))
+                await until_waiting(http, gateway, waiting)
+            go_on.set()
+            assert [200] * 3 == [answer.status_code for answer in await asyncio.gather(*calls)]
+    assert [1, 4000, 8] == order
+
+
+async def _is(done: bool) -> bool:
+    return done
+
+
 async def test_classes_come_and_go_while_requests_wait(tmp_path: Path) -> None:
     """A class that is taken away serves those who wait in it and takes no more; a new one is there at once."""
     path = tmp_path / "forebay.yaml"

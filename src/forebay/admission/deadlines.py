@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
+
+from forebay.admission.model import MICRO
 from forebay.admission.shedding import firm_from_s
 from forebay.admission.tickets import Ticket
 from forebay.admission.victims import Entry
@@ -26,6 +29,23 @@ def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
     if protected and not ticket.never_refuse:
         state.spared += 1
         state.spared_us += entry.work_us
+
+
+def start_by_s(ticket: Ticket) -> float:
+    """When one whose answer is not streamed must start for the whole of it to be there in time.
+
+    By its class's objective or its client's timeout, as fast as an engine is that has nothing else to do. Infinite if
+    neither says anything; not before it came, or what can never be in time would always be first.
+    """
+    demand, whole_s = ticket.demand, ticket.settings.whole_answer_s
+    by_s = inf if whole_s is None else ticket.arrived_s + whole_s
+    if demand.patience_until_s is not None and demand.patience_until_s < by_s:
+        by_s = demand.patience_until_s
+    if by_s == inf:
+        return by_s
+    law, cost = ticket.pool.pricing.law, ticket.cost
+    takes_s = cost.prefill_us / MICRO + cost.output_tokens / demand.samples * (law.c0_s + law.c2_s)
+    return max(by_s - takes_s / ticket.pool.fastest(), ticket.arrived_s)
 
 
 def unfile(ticket: Ticket) -> None:

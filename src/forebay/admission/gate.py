@@ -306,6 +306,7 @@ def _check_waiting_bounds(
 def _check_class_bounds(verdict: Verdict, ticket: Ticket, now: float) -> None:
     pool, own = ticket.pool, ticket.settings
     waiting = pool.books.classes[own.name]
+    # The bound that follows from the drain rate is a wait, drain rate x budget, and its own service is no part of that.
     work_us = waiting.work_us + (ticket.cost.work_us if own.max_queue_gpu_s is not None else 0)
     if own.max_queue_gpu_s is None and work_us:
         # What follows from the drain rate is shared by the tenants: as if each had as much waiting, for its weight.

@@ -10,6 +10,7 @@ from collections.abc import Container
 from typing import Final
 
 from forebay.admission.billing import put_on_plan
+from forebay.admission.deadlines import start_by_s
 from forebay.admission.errors import MisuseError
 from forebay.admission.events import Sampled
 from forebay.admission.ledger import booking_for
@@ -18,11 +19,12 @@ from forebay.admission.model_names import asked_at
 from forebay.admission.pools import Pool
 from forebay.admission.quota import Quota
 from forebay.admission.rules import Rules, Ruling
-from forebay.admission.settings import PlanSettings, Retries, Settings
+from forebay.admission.settings import Order, PlanSettings, Retries, Settings
 from forebay.admission.snapshot import RuleView
 from forebay.admission.tickets import Ticket
 
 _ENFORCE: Final = Mode.ENFORCE
+_EDF: Final = Order.EDF
 _SHIFTS: Final = {Retries.PREFER: -1.0, Retries.EQUAL: 0.0, Retries.PENALISE: 1.0}
 """By how many wait budgets a retry counts as later than it came."""
 _BYPASS: Final = Mode.BYPASS
@@ -120,6 +122,8 @@ class Reception:
         ticket = Ticket(demand, pool, class_settings, price, booking, now, rank)
         if demand.retry_count and self._retry_shift:
             ticket.shift_s = self._retry_shift * class_settings.wait_budget_s
+        if class_settings.order is _EDF and not demand.stream:
+            ticket.start_by_s = start_by_s(ticket)
         return ticket
 
     def _ruled(self, ticket: Ticket, rules: Rules, now: float) -> Ticket:

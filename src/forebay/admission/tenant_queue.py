@@ -47,7 +47,8 @@ class KeyRule:
             key = log2(work_us / 1e6 if work_us > 0 else 1e-6) + came_s / self.aging_s
             return key - self._bonus if waiter.short else key
         if self.order is _EDF:
-            return waiter.deadline_s + waiter.shift_s
+            by_s = waiter.start_by_s if waiter.start_by_s < waiter.deadline_s else waiter.deadline_s
+            return by_s + waiter.shift_s
         return waiter.arrived_s + waiter.shift_s
 
     def same_as(self, other: KeyRule) -> bool:

@@ -7,6 +7,7 @@ inside the record that points back to it, would be a reference cycle for each re
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Waiter:
         "sequence",
         "shift_s",
         "short",
+        "start_by_s",
         "tenant",
         "waiting",
         "walk",
@@ -73,6 +75,8 @@ class Waiter:
         self.short = short
         """True if its answer is expected to be shorter than what its class calls short."""
 
+        self.start_by_s = inf
+        """When it must start for its whole answer to be there in time, where that matters (`edf`); else infinite."""
         self.shift_s = 0.0
         """In the order of its tenant it counts as if it had come so much later."""
         self.key = 0.0

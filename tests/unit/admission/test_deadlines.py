@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
 import pytest
 
-from forebay.admission.deadlines import file_waiter, unfile
-from tests.unit.admission.build import Site
+from forebay.admission.deadlines import file_waiter, start_by_s, unfile
+from tests.unit.admission.build import Site, know_lengths, settings_for, with_class
 
 
 @pytest.mark.parametrize("protected", [False, True])
@@ -60,3 +63,24 @@ def test_it_is_counted_who_is_left_alone() -> None:
         unfile(ticket)
         unfile(ticket)
     assert (0, 0) == (state.spared, state.spared_us)
+
+
+def test_a_whole_answer_must_start_so_much_earlier_as_it_takes() -> None:
+    """By the class's objective or the client's timeout; a token is a tenth of a second here, a faster engine's less."""
+    site = Site(settings=with_class("standard", settings_for(), whole_answer_s=60.0))
+    know_lengths(site.pool)
+
+    def by_s(number: int, **changes: Any) -> float:
+        return start_by_s(site.ticket(number, 10.0, max_output_tokens=100, **changes))
+
+    law = site.pool.pricing.law
+    step_s = law.c0_s + law.c2_s
+    prefill_s = site.ticket(1).cost.prefill_us / 1e6
+    assert 70.0 - prefill_s - 100 * step_s == pytest.approx(by_s(1))
+    assert 30.0 - prefill_s - 100 * step_s == pytest.approx(by_s(2, patience_until_s=30.0))
+    assert by_s(1) == pytest.approx(by_s(3, samples=4), abs=0.1), "samples are generated side by side"
+    assert 10.0 == by_s(4, patience_until_s=11.0), "never before it came"
+    site.endpoint().meter.speed = 2.0
+    assert 70.0 - (prefill_s + 100 * step_s) / 2 == pytest.approx(by_s(5))
+    plain = Site()
+    assert inf == start_by_s(plain.ticket(1))

@@ -9,8 +9,8 @@ from forebay.admission.errors import MisuseError
 from forebay.admission.model import Mode
 from forebay.admission.quota import Quota
 from forebay.admission.reception import Reception
-from forebay.admission.settings import PlanSettings, Retries
-from tests.unit.admission.build import Site, demand, settings_for
+from forebay.admission.settings import Order, PlanSettings, Retries
+from tests.unit.admission.build import Site, demand, settings_for, with_class
 from tests.unit.admission.rule_making import always, book, rule
 
 BATCH = rule("batch", ("class",), always, class_name="batch")
@@ -52,6 +52,19 @@ def test_retries_count_as_earlier_or_later_by_a_wait_budget(retries: Retries, sh
     assert 0.0 == reception.arrived(demand(2), 0.0).shift_s
     reception.reconfigure(settings_for(), 0.0)
     assert 0.0 == reception.arrived(demand(3, retry_count=1), 0.0).shift_s
+
+
+@pytest.mark.parametrize(
+    ("order", "stream", "known"), [("edf", False, True), ("edf", True, False), ("sjf", False, False)]
+)
+def test_by_when_a_whole_answer_must_start_is_found_where_that_orders(
+    order: str, stream: bool, known: bool
+) -> None:
+    """R19: in a class with `edf`, and not of streams, which are worth their first tokens."""
+    settings = with_class("standard", settings_for(), whole_answer_s=60.0, order=Order(order))
+    site = Site(settings=settings)
+    reception = Reception(site.settings, {"llama": site.pool}, Quota(), 0.0)
+    assert known == (reception.arrived(demand(1, stream=stream), 0.0).start_by_s < 60.0)
 
 
 def test_the_class_before_a_rule_is_noted_and_kept_on_the_way_to_another_pool() -> None:

@@ -42,6 +42,13 @@ def test_edf_is_by_deadline_and_then_by_arrival() -> None:
     assert [2, 1, 3] == order_of(KeyRule(Order.EDF, 1.0), waiters[::-1])
 
 
+def test_edf_is_by_what_a_whole_answer_needs_if_that_is_sooner() -> None:
+    """Whichever of both is the earlier."""
+    waiters = [waiter(1, deadline_s=5.0), waiter(2, deadline_s=6.0), waiter(3, deadline_s=4.0)]
+    waiters[1].start_by_s, waiters[2].start_by_s = 4.5, 9.0
+    assert [3, 2, 1] == order_of(KeyRule(Order.EDF, 1.0), waiters)
+
+
 def test_sjf_is_by_cost_among_those_that_came_together() -> None:
     """The shortest first."""
     waiters = [waiter(1, 900), waiter(2, 30), waiter(3, 400)]
