@@ -197,11 +197,12 @@ def test_a_pool_that_hangs_takes_nothing_from_the_other(before_s: float) -> None
     assert got["large"] >= 0.98
 
 
+@pytest.mark.parametrize("profile", [False, True])
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.5])
 @pytest.mark.parametrize("small", [4, 8, 32])
-def test_shares_hold_from_the_first_seconds_on(small: int, share: float) -> None:
-    """Nothing has been measured, and whoever has more places starts first: each has its part all the same."""
-    gpu = Gpu(grouped(small, 40 - small, share=share, law=None))
+def test_shares_hold_from_the_first_seconds_on(small: int, share: float, profile: bool) -> None:
+    """Whoever has more places starts first, and nothing has been measured or all is known: each has its part."""
+    gpu = Gpu(grouped(small, 40 - small, share=share, **({} if profile else {"law": None})))
     gpu.run(2.0, OVER)
     for _ in range(4):
         got = gpu.run(2.0, OVER)

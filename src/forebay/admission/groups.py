@@ -2,15 +2,22 @@
 
 A pool's part is its `share`; those without one have equal parts of what the shares leave. While one of them has less
 than its part and waits for room, a pool that is ahead starts nothing, so that what it runs makes way. Ahead is one that
+has something in flight, had more than its part of the GPU-seconds charged in the group lately while others of it
+waited, and
 
-    had more than its part of the GPU-seconds charged in the group lately while others of it waited, and
-    is served more per second than that part of all that its own engines get through, and
-    has something in flight
+    has more than its part of the requests in flight in the group, or
+    is served more per second than that part of all that its own engines get through
+
+The first holds at once, the second for pools of other sizes, whose requests are not alike. But where both hold up
+somebody for the sake of a pool that waits and yet can make no use of more, since its engines take few requests, the
+GPUs do less than they can. That is seen within a second (`Group.has_spare`), and then both must be so: the others keep
+their own part of the GPUs, however little it had. Both must be so too until it was measured what a pool's engines get
+through; the most that they were seen to do counts meanwhile.
 
 Lately is as for the shares of classes, faded over ten seconds (`ShareWindow`), and here too what nobody else wanted is
-held against nobody. The second condition is for a pool that waits and yet can make no use of its part, since its
-engines take few requests: the others keep their own part of the GPUs, however little it had. A pool that waits at its
-own `max_pool_requests`, at a ceiling of a class, or for engines that are away or have gone silent holds up nobody.
+held against nobody. A pool that waits at its own `max_pool_requests`, at a ceiling of a class, or for engines that are
+away or silent holds up nobody; for this, silence counts at a fifth of what makes an engine a stalled one. One whose
+engines are full does: they get through more when the others make way.
 
 Nobody is told when a pool is not ahead any more: after each event the controller asks (`Groups.opened`), and sets a
 timer for what time alone opens (`Member.opens_s`).
@@ -31,6 +38,10 @@ if TYPE_CHECKING:
     from forebay.admission.pools import Pool
     from forebay.admission.waiter import Waiter
 
+LOOK_S: Final = 1.0
+"""For so long it is counted what the GPUs do, before it is said that they have time to spare."""
+FULL: Final = 0.7
+"""Of what they can do: less is time to spare."""
 SILENT_PART: Final = 0.2
 """Of what makes an engine a stalled one: after so long a silence others need not make way for what runs there."""
 
@@ -38,7 +49,7 @@ SILENT_PART: Final = 0.2
 class Group:
     """The pools of one group, and what each had lately, in µs of GPU time."""
 
-    __slots__ = ("contended", "members", "name", "served")
+    __slots__ = ("_looked_s", "_since_s", "_spare_until_s", "contended", "members", "name", "served")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,12 +58,35 @@ class Group:
         """Charged at starts, while another pool of the group waited."""
         self.served = ShareWindow(0)
         """Done by the engines, as it is seen."""
+        self._since_s = self._looked_s = self._spare_until_s = 0.0
+
+    def has_spare(self, now: float) -> bool:
+        """True if the GPUs were seen to do less than they can while somebody was held for another's sake.
+
+        Then that other one can make no use of more, since its engines take few requests. Asked whenever it matters;
+        what was found holds for a while.
+        """
+        if now < self._spare_until_s:
+            return True
+        begins = now - self._looked_s > LOOK_S
+        self._looked_s = now
+        if not begins:
+            if now - self._since_s < LOOK_S:
+                return False
+            # The pool that gets through most when it is alone has all of the GPUs then.
+            most = max([member.drain() for member in self.members])
+            if sum([member.seen_us for member in self.members]) < FULL * most * (now - self._since_s):
+                self._spare_until_s = now + WINDOW_S
+        self._since_s = now
+        for member in self.members:
+            member.seen_us = 0
+        return now < self._spare_until_s
 
 
 class Member:
     """One pool of a group."""
 
-    __slots__ = ("gpus", "group", "held", "index", "most_us_per_s", "part", "pool")
+    __slots__ = ("gpus", "group", "held", "index", "most_us_per_s", "part", "pool", "seen_us")
 
     def __init__(self, pool: Pool, group: Group) -> None:
         self.pool = pool
@@ -67,6 +101,8 @@ class Member:
         """As of the last look."""
         self.most_us_per_s = 0.0
         """The most that it was served per second, as `ShareWindow` has it, in µs of GPU time."""
+        self.seen_us = 0
+        """Done by its engines since `Group.has_spare` began to count."""
 
     def charge(self, waiter: Waiter, now: float) -> None:
         """A request starts."""
@@ -83,6 +119,7 @@ class Member:
 
     def serve(self, work_us: int, now: float) -> None:
         """Its engines have done so much more."""
+        self.seen_us += work_us * self.gpus
         self.group.served.add(self.index, work_us * self.gpus, now)
 
     def rescale(self, factor: float) -> None:
@@ -158,12 +195,13 @@ class Member:
         rate = group.served.per_s(index, now)
         if rate > self.most_us_per_s:
             self.most_us_per_s = rate
-        if not group.contended.is_above(index, part) or rate <= self._own_us_per_s():
+        if not group.contended.is_above(index, part):
             return False
-        if _is_measured(self.pool):
-            return True
         of_all = sum([member.pool.books.in_flight.requests for member in group.members])
-        return in_flight + 1 > part * (of_all + 1)
+        has_many, has_much = in_flight + 1 > part * (of_all + 1), rate > self._own_us_per_s()
+        if not _is_measured(self.pool) or group.has_spare(now):
+            return has_many and has_much
+        return has_many or has_much
 
     def _is_another_short(self, now: float) -> bool:
         for member in self.group.members:  # noqa: SIM110 - a generator costs more than the whole loop

@@ -44,14 +44,20 @@ def grouped(share: float | None = 0.2, *, group: str | None = "gpu", **changes: 
     return with_class("standard", replace(settings_for(), pools=pools), wait_budget_s=1e4)
 
 
-def crowd(settings: Settings | None = None, *, measured: bool = True) -> Scenario:
-    """Two of `llama` wait; then ten of `large` run and twenty wait; nine of them end, having had 0.9 of the GPU."""
+def crowd(settings: Settings | None = None, *, measured: bool = True, spare: bool = True) -> Scenario:
+    """Two of `llama` wait; then ten of `large` run and twenty wait; nine of them end, having had 0.9 of the GPU.
+
+    With `spare` it has been seen that the GPU has time to spare for `large`.
+    """
     settings = settings or grouped()
     if not measured:
         settings = replace(settings, pools=tuple(replace(pool, law=None) for pool in settings.pools))
     one = Scenario(settings=settings)
     one.tell(EndpointsChanged("large", (EndpointId("b"),)), 0.0)
     one.tell(Described(EndpointId("b"), VLLM), 0.0)
+    joined = one.controller._pools["large"].member
+    if spare and joined is not None:
+        joined.group._spare_until_s = 1e9
     one.arrive_many((101, 102, 103), 0.0)
     one.arrive_many(range(1, 31), 0.0, pool="large")
     for number in range(1, 10):
@@ -101,10 +107,41 @@ def test_time_alone_opens_it() -> None:
 
 def test_a_pool_with_nothing_in_flight_is_not_held() -> None:
     """Whatever the others wait for, it is not its running work."""
-    one = crowd()
-    for number in range(10, 18):
+    one = crowd(grouped(0.9))
+    last = at_b(one)[-1][0]
+    for number in range(10, last):
         assert [] == dispatched(one.end(number, 1.0))
-    assert [(19, "b")] == dispatched(one.end(18, 1.0))
+    assert [(last + 1, "b")] == dispatched(one.end(last, 1.0))
+
+
+def test_nobody_takes_more_of_what_runs_than_its_part_if_all_is_in_use() -> None:
+    """Also if it was served little so far: of five requests at the engines four are its own."""
+    one = crowd(spare=False)
+    started = [number for number, _ in at_b(one)]
+    assert started == list(range(1, started[-1] + 1))
+    assert 3 == started[-1] - 9, (
+        "nine have ended: with one more there would be four of five, and that is the bound"
+    )
+    assert not member(one).group.has_spare(1.0)
+    assert [] == dispatched(one.leave(102, 1.1))
+    assert 7 == len(dispatched(one.leave(103, 1.1))), "nobody else waits, so it has ten again"
+    one.close()
+
+
+def test_what_the_others_can_make_no_use_of_is_seen_within_a_second() -> None:
+    """The GPU does less than it can: the pool goes on to its own part of it, whatever runs elsewhere."""
+    group = member(crowd(spare=False)).group
+    small, large = group.members
+    for done, spare in ((0.6, True), (0.8, False)):
+        group._spare_until_s = 0.0
+        assert not group.has_spare(100.0)
+        for step in range(5):
+            large.serve(int(done * 150_000), 100.0 + step / 5)
+            small.serve(int(done * 50_000), 100.0 + step / 5)
+            assert not group.has_spare(100.1 + step / 5)
+        assert spare == group.has_spare(101.0)
+        assert spare == group.has_spare(109.0)
+        assert not group.has_spare(112.0), "it is looked at anew"
 
 
 def test_until_it_is_measured_it_has_its_part_of_the_requests_in_flight() -> None:
