@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,63 @@ async def test_a_pool_over_its_share_waits_for_another_of_its_group(tmp_path: Pa
             for call in calls:
                 call.cancel()
             await until_at_rest(http, gateway)
+
+
+async def test_engines_that_hang_do_not_slow_down_the_other_pool(tmp_path: Path) -> None:
+    """Streams that never begin, and more that wait for them: after two seconds the other pool goes on as before."""
+    path = tmp_path / "forebay.yaml"
+
+    async def answer(served: Served) -> None:
+        await asyncio.sleep(0.2)
+        await served.send(plain(chat_answer(prompt_tokens=100, output_tokens=10)))
+
+    async with engine(hang) as small, engine(answer) as large, client() as http:
+        pools = [
+            {
+                "name": name,
+                "models": [name],
+                "endpoints": [fake.endpoint],
+                "group": "gpu-0",
+                "max_inflight_requests": places,
+                "profile": {"tokens_per_gpu_second": 10},  # far below what they do
+            }
+            for name, fake, places in (("small", small, 2), ("large", large, 8))
+        ]
+        path.write_text(yaml.safe_dump({"pools": pools, "classes": {"chat": {"ttft": "60s"}}}))
+        async with ServeProcess("-c", str(path)) as gateway:
+            url, served = f"{gateway.url}/v1/chat/completions", 0
+
+            async def up() -> bool:
+                views = (await http.get(f"{gateway.admin_url}/api/snapshot")).json()["pools"]
+                return all(end["state"] == "up" for pool in views for end in pool["endpoints"])
+
+            async def again_and_again() -> None:
+                nonlocal served
+                while True:
+                    answered = await http.post(url, json=chat() | {"model": "large"})
+                    served += answered.status_code == 200
+
+            async def served_in(seconds: float) -> int:
+                before = served
+                await asyncio.sleep(seconds)
+                return served - before
+
+            await eventually(up)
+            tasks = [asyncio.create_task(again_and_again()) for _ in range(8)]
+            await asyncio.sleep(1.0)
+            alone = await served_in(1.5)
+            for _ in range(6):
+                body = chat(stream=True) | {"model": "small"}
+                tasks.append(asyncio.create_task(_ignored(http.post(url, json=body))))
+            await asyncio.sleep(3.0)
+            beside = await served_in(1.5)
+            shown = await metrics(http, gateway)
+            assert 2.0 == shown[f'forebay_inflight_requests{{endpoint="{small.endpoint}",pool="small"}}']
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert beside >= alone / 2
+
+
+async def _ignored(call: Awaitable[Any]) -> None:
+    await call

@@ -101,6 +101,19 @@ async def test_a_changed_file_is_taken_over(tmp_path: Path, way: str) -> None:
             assert 200 == (await http.post(f"{gateway.url}{CHAT}", json=chat())).status_code
 
 
+async def test_what_was_asked_for_is_not_read_once_more(tmp_path: Path) -> None:
+    """A file that has changed and was taken over on demand is no news to who looks at it."""
+    path = tmp_path / "forebay.yaml"
+    async with engine() as fake, client() as http:
+        write(path, fake)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+            write(path, fake, max_queue=0)
+            assert 200 == (await http.post(f"{gateway.admin_url}/api/reload")).status_code
+            await asyncio.sleep(3.5)  # it is looked at every second
+            assert 1.0 == await metric(http, gateway, "forebay_config_reloads_total")
+
+
 async def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
     """Every problem is told with its place, a metric raised, and requests go on as before; then a good one is taken."""
     path = tmp_path / "forebay.yaml"

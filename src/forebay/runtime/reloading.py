@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from forebay.admission.errors import ConfigRefused
 from forebay.admission.events import EndpointsChanged, Event
@@ -59,6 +59,9 @@ SWITCH_S: Final = 0.0005
 """For how long the thread that reads keeps the event loop from running, instead of Python's 5 ms."""
 _SHOWN: Final = 20
 """Changed keys that are named in the log."""
+
+
+Fingerprint: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,8 @@ class Reloading:
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
+        self._taken: Fingerprint | None = None
+        """Of the files, when they were last read."""
         self._kept_pools: tuple[PoolSettings, ...] = ()
         self._classes = prepared.settings.classes
         """Those that the core has."""
@@ -185,6 +190,7 @@ class Reloading:
 
     def _read_aside(self) -> _Read:
         """In a thread: everything but putting it in force. Raises: ConfigError."""
+        self._taken = _fingerprint(self._files())
         with _undisturbed():
             return self._compared(self._read())
 
@@ -290,7 +296,8 @@ class Reloading:
                     await self.reload("SIGHUP")
                 if seen is not None and seen == last and seen != known:
                     known = seen
-                    await self.reload("a file has changed")
+                    if seen != self._taken:  # else somebody asked for it meanwhile
+                        await self.reload("a file has changed")
                 self._finish_moves()
             except Exception:  # noqa: BLE001 - a bug of ours must not end the watching
                 self.failed = True
@@ -354,7 +361,7 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-def _fingerprint(files: list[Path]) -> tuple[tuple[int, int, int], ...] | None:
+def _fingerprint(files: list[Path]) -> Fingerprint | None:
     """Changes with any of the files, also when another is put in its place; None while one of them is missing."""
     try:
         found = [path.stat() for path in files]
