@@ -11,8 +11,8 @@ waited, and
 The first holds at once, the second for pools of other sizes, whose requests are not alike. But where both hold up
 somebody for the sake of a pool that waits and yet can make no use of more, since its engines take few requests, the
 GPUs do less than they can. That is seen within a second (`Group.has_spare`), and then both must be so: the others keep
-their own part of the GPUs, however little it had. Both must be so too until it was measured what a pool's engines get
-through; the most that they were seen to do counts meanwhile.
+their own part of the GPUs, however little it had. Both must be so too while nobody knows what a pool's engines get
+through, since that was not measured and there is no profile. Till it was measured it is no less than they were seen to.
 
 Lately is as for the shares of classes, faded over ten seconds (`ShareWindow`), and here too what nobody else wanted is
 held against nobody. A pool that waits at its own `max_pool_requests`, at a ceiling of a class, or for engines that are
@@ -184,8 +184,11 @@ class Member:
         return own_us_per_s(self.pool) * self.gpus
 
     def _own_us_per_s(self) -> float:
-        """Its part of what its engines get through, or were seen to while that was not measured."""
-        return self.part * (self.drain() if _is_measured(self.pool) else self.most_us_per_s)
+        """Its part of what its engines get through. Until that was measured: no less than they were seen to."""
+        pool, drain = self.pool, self.drain()
+        if not _is_measured(pool) and (pool.settings.law is None or drain < self.most_us_per_s):
+            drain = self.most_us_per_s
+        return self.part * drain
 
     def _is_ahead(self, now: float) -> bool:
         in_flight = self.pool.books.in_flight.requests
@@ -199,7 +202,7 @@ class Member:
             return False
         of_all = sum([member.pool.books.in_flight.requests for member in group.members])
         has_many, has_much = in_flight + 1 > part * (of_all + 1), rate > self._own_us_per_s()
-        if not _is_measured(self.pool) or group.has_spare(now):
+        if (self.pool.settings.law is None and not _is_measured(self.pool)) or group.has_spare(now):
             return has_many and has_much
         return has_many or has_much
 
@@ -285,9 +288,7 @@ def own_us_per_s(pool: Pool) -> float:
 
 
 def _is_measured(pool: Pool) -> bool:
-    """False if the speed of some engine that is up is a guess: nothing ever waited for it, and there is no profile."""
-    if pool.settings.law is not None:
-        return True
+    """False if the speed of some engine that is up is a guess, or its profile's: nothing ever waited for it."""
     for endpoint in pool.endpoints.values():  # noqa: SIM110 - as above
         if endpoint.is_up and not endpoint.meter.windows:
             return False
