@@ -31,6 +31,7 @@ class NaiveFlow:
     finish: Fraction = Fraction(0)
     lifted: Fraction = Fraction(0)
     backlogged: bool = False
+    due: Fraction = Fraction(0)
 
 
 @dataclass(eq=False)
@@ -41,17 +42,32 @@ class NaiveLevel:
     served: Fraction = Fraction(0)
 
     def enter(self, flow: NaiveFlow, credit: Fraction) -> None:
-        flow.finish = flow.lifted = max(flow.finish, self.now - credit)
+        flow.due = max(flow.finish - self.now, Fraction(0))
+        flow.finish = flow.lifted = max(flow.finish - flow.due, self.now - credit)
         flow.backlogged = True
+
+    def leave(self, flow: NaiveFlow) -> None:
+        flow.finish, flow.due, flow.backlogged = flow.finish + flow.due, Fraction(0), False
 
     def serve(self, flow: NaiveFlow, amount: Fraction, credit: Fraction = Fraction(0)) -> None:
         flow.finish = (flow.finish if flow.backlogged else max(flow.finish, self.now - credit)) + amount
+        if abs(flow.due) > amount:
+            part = flow.due - amount if flow.due > 0 else flow.due + amount
+        else:
+            part = max(flow.due / 16, min(self.now - flow.finish, flow.due * 0))
+        flow.finish, flow.due = flow.finish + part, flow.due - part
         self.now, self.served = max(self.now, flow.finish), max(self.served, flow.finish)
 
     def correct(self, flow: NaiveFlow, amount: Fraction) -> None:
         flow.finish += amount
         if flow.backlogged:
             flow.finish = max(flow.finish, flow.lifted)
+
+    def owe(self, flow: NaiveFlow, amount: Fraction) -> None:
+        if flow.backlogged:
+            flow.due = max(flow.due + amount, flow.lifted - flow.finish)
+        else:
+            flow.finish += amount
 
 
 @dataclass(eq=False)
@@ -113,8 +129,10 @@ class NaivePool:
         if waiter in self.fronts:
             self.fronts.remove(waiter)
         alike = [w for w in self.waiting if w.class_index == waiter.class_index]
-        self.flows[waiter.class_index].backlogged = bool(alike)
-        self.of(waiter).backlogged = any(w.tenant == waiter.tenant for w in alike)
+        if not alike:
+            self.level.leave(self.flows[waiter.class_index])
+        if not any(w.tenant == waiter.tenant for w in alike):
+            self.levels[waiter.class_index].leave(self.of(waiter))
 
     def charge(self, waiter: Waiter) -> None:
         self.levels[waiter.class_index].serve(self.of(waiter), self.own(waiter))
@@ -139,9 +157,10 @@ class NaivePool:
             flow, claim = self.flows[index], max(self.of_class(head[2]), Fraction(self.bursts[index]))
             flow.finish = max(flow.finish, self.level.served - claim)
 
-    def correct(self, waiter: Waiter, change_us: int) -> None:
-        index = waiter.class_index
-        self.levels[index].correct(self.of(waiter), Fraction(change_us) / Fraction(waiter.weight))
+    def correct(self, waiter: Waiter, change_us: int, *, at_once: bool = False) -> None:
+        index, level = waiter.class_index, self.levels[waiter.class_index]
+        settle = level.correct if at_once else level.owe
+        settle(self.of(waiter), Fraction(change_us) / Fraction(waiter.weight))
         self.level.correct(self.flows[index], Fraction(change_us) / Fraction(self.rules[index].weight))
         if waiter.in_window:
             self.charges.append((index, change_us, waiter.charged_s))
@@ -288,7 +307,7 @@ class Run:
                 real.settle(waiter, size * 1000)
             case "back" if self.charged:
                 waiter = self.charged.pop(number % len(self.charged))
-                naive.correct(waiter, -waiter.charged_us)
+                naive.correct(waiter, -waiter.charged_us, at_once=True)
                 naive.add(waiter, front=True)
                 real.put_back(waiter)
 

@@ -166,9 +166,7 @@ class ClassQueue(Flow):
     def tag_of(self, waiter: Waiter) -> float:
         """The finish tag that a request has, or would have, if it is the next of its tenant."""
         tenant = self.tenants.get(waiter.tenant)
-        start = self.time.now
-        if tenant is not None and (tenant.backlogged or tenant.finish > start):
-            start = tenant.finish
+        start = tenant.finish if tenant is not None and tenant.backlogged else self.time.now
         return start + waiter.work_us / waiter.weight
 
     def oldest(self) -> Waiter | None:

@@ -19,9 +19,13 @@ of their largest cost ÷ weight. Lifting is what denies credit for idling: a flo
 Classes may be given a burst b: they are lifted to V − b only, and so may catch up on what they did not use of their
 share. For them it is S ≤ V ≤ S + max(b, largest cost ÷ weight), so the difference is at most the sum of that of both.
 
-What is charged is the estimate; `FairTime.correct` moves the finish tag when the truth is known, and the bound then
-holds for true costs but for the errors of what is in flight. A refund never takes a flow that waits below where it
-was lifted to, or it would be credit for having been idle.
+What is charged is the estimate. When the truth is known the finish tag is corrected, and the bound then holds for true
+costs but for the errors of what is in flight. Of a class it moves at once (`FairTime.correct`). Of a tenant it would
+throw about who is next: a few refunds in a row, and somebody's requests pass one that was before them. So what is due
+is settled over its next requests (`FairTime.owe`): at each a sixteenth, and all that is more than such a request.
+The sixteenth leaves a refunded flow no further back than V, so that it is not served twice before one that came
+meanwhile. Either way a refund never takes a flow that waits below where it was lifted to, or it would be credit for
+having been idle; and what is due from a flow is worked off by idling as well.
 
 `ShareWindow` is the other measure: who was charged how much lately, for caps and floors. Nothing here knows what time
 it is, what a class is, or whether a request could be placed.
@@ -38,6 +42,8 @@ WINDOW_S: Final = 10.0
 """Time constant of the shares: what was charged so long ago counts 1/e."""
 LEAST_PART: Final = 0.005
 """Of all that a pool gets through in `WINDOW_S`: a class that had less lately had too much of nothing."""
+SETTLED_PART: Final = 1 / 16
+"""Of what is due from or to a tenant, the part that is settled at each of its requests."""
 _EXPONENT_MOST: Final = 600.0
 _REBASE_AT: Final = 40.0
 """In time constants; e^40 still leaves a double all its digits to add with."""
@@ -46,11 +52,13 @@ _REBASE_AT: Final = 40.0
 class Flow:
     """One of those who compete. What waits in it is a subclass's business."""
 
-    __slots__ = ("backlogged", "finish", "head", "lifted", "place", "tag", "turn")
+    __slots__ = ("backlogged", "due", "finish", "head", "lifted", "place", "tag", "turn")
 
     def __init__(self) -> None:
         self.finish = 0.0
         """Finish tag of what it was served last: the start tag of what it is served next."""
+        self.due = 0.0
+        """What it was charged too little while it had work waiting, and did not make up for yet; < 0: too much."""
         self.lifted = 0.0
         """Where its present backlog began."""
         self.backlogged = False
@@ -85,8 +93,18 @@ class FairTime:
         lowest = self.now - credit
         if flow.finish < lowest:
             flow.finish = lowest
+        elif flow.finish > self.now:
+            # No finish tag that was served is above the fair time: the rest is a debt.
+            flow.due = flow.finish - self.now
+            flow.finish = self.now
         flow.lifted = flow.finish
         flow.backlogged = True
+
+    def leave(self, flow: Flow) -> None:
+        """The flow has no work waiting any more."""
+        flow.backlogged = False
+        flow.finish += flow.due
+        flow.due = 0.0
 
     def serve(self, flow: Flow, amount: float, credit: float = 0.0) -> None:
         """Charge cost ÷ weight to a flow, whether it has work waiting or not.
@@ -98,6 +116,8 @@ class FairTime:
         if not flow.backlogged and finish < self.now - credit:
             finish = self.now - credit
         finish += amount
+        if flow.due:
+            finish += self._settle(flow, amount, finish)
         flow.finish = finish
         if finish > self.served:
             self.served = finish
@@ -105,10 +125,33 @@ class FairTime:
                 self.now = finish
 
     def correct(self, flow: Flow, amount: float) -> None:
-        """What was charged was too little (`amount` > 0) or too much (< 0)."""
+        """What was charged was too little (`amount` > 0) or too much (< 0): that counts at once."""
         flow.finish += amount
         if flow.backlogged and flow.finish < flow.lifted:
             flow.finish = flow.lifted
+
+    def owe(self, flow: Flow, amount: float) -> None:
+        """The same, but of a flow that has work waiting this is settled as it is served."""
+        if flow.backlogged:
+            due = flow.due + amount
+            lowest = flow.lifted - flow.finish
+            flow.due = due if due > lowest else lowest
+        else:
+            flow.finish += amount
+
+    def _settle(self, flow: Flow, amount: float, finish: float) -> float:
+        """Part of what is due, taken out of it, as a request of `amount` takes the flow to `finish`."""
+        due = flow.due
+        if due > amount:
+            part = due - amount
+        elif due < -amount:
+            part = due + amount
+        else:
+            part = due * SETTLED_PART
+            if part < 0.0 and finish + part < self.now:
+                part = min(self.now - finish, 0.0)
+        flow.due = due - part
+        return part
 
     def pass_over(self, flow: Flow, amount: float) -> None:
         """A backlogged flow could not be placed, and others were served before it. It keeps a claim to one request.

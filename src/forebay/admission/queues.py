@@ -94,8 +94,12 @@ class PoolQueue:
 
         Its cost may be set anew before. Ends a walk. Raises: InvariantError if it is not charged.
         """
-        self._close(waiter, -waiter.charged_us)
+        change_us = -waiter.charged_us
+        queue, tenant = self._close(waiter, change_us)
+        # At once: the next of its tenant is this one, served as if it had been paid for.
+        queue.time.correct(tenant, change_us / waiter.weight)
         self._enter(waiter, front=True)
+        queue.reorder(tenant)
 
     def remove(self, waiter: Waiter) -> None:
         """Take a waiter out unserved, from wherever it stands. Raises: InvariantError if it does not wait."""
@@ -218,9 +222,10 @@ class PoolQueue:
 
     def settle(self, waiter: Waiter, work_us: int) -> None:
         """A charged request has ended, and `work_us` is what it took. Raises: InvariantError if it is not charged."""
-        self._close(waiter, work_us - waiter.charged_us)
-        queue = self.classes[waiter.class_index]
-        queue.forget_if_idle(queue.tenants[waiter.tenant])
+        change_us = work_us - waiter.charged_us
+        queue, tenant = self._close(waiter, change_us)
+        queue.time.owe(tenant, change_us / waiter.weight)
+        queue.forget_if_idle(tenant)
 
     # Service
 
@@ -407,14 +412,14 @@ class PoolQueue:
         self.count -= 1
         waiter.waiting = False
         if not queue.count:
-            queue.backlogged = False
+            self._time.leave(queue)
         head = tenant.head
         if head is not None and head.walk == self._walk:
             self._pass_over(queue, tenant)  # skipped before, when it was not the head
         else:
             queue.reorder(tenant)
         if not tenant.waiters.count:
-            tenant.backlogged = False
+            queue.time.leave(tenant)
             queue.forget_if_idle(tenant)
 
     def _charge(self, queue: ClassQueue, tenant: TenantQueue, waiter: Waiter, now: float) -> None:
@@ -430,8 +435,8 @@ class PoolQueue:
         if waiter.in_window:
             self.window.add(queue.index, work_us, now)
 
-    def _close(self, waiter: Waiter, change_us: int) -> None:
-        """Close a charge, which was wrong by so much."""
+    def _close(self, waiter: Waiter, change_us: int) -> tuple[ClassQueue, TenantQueue]:
+        """Close a charge, which was wrong by so much. Its tenant's account is the caller's."""
         if not waiter.charged:
             raise InvariantError(f"waiter {waiter.sequence} is not charged")
         waiter.charged = False
@@ -439,16 +444,14 @@ class PoolQueue:
         tenant = queue.tenants[waiter.tenant]
         tenant.in_flight -= 1
         if change_us:
-            queue.time.correct(tenant, change_us / waiter.weight)
             self._time.correct(queue, change_us / queue.weight)
             if waiter.in_window:
                 self.window.add(queue.index, change_us, waiter.charged_s)
             if waiter.member is not None:
                 waiter.member.correct(waiter, change_us)
-            if tenant.waiters.count:
-                queue.reorder(tenant)
         waiter.charged_us = 0
         waiter.law_factor = 1.0
+        return queue, tenant
 
     def _pass_over_shut(self) -> None:
         """Somebody was served: classes that may not start are lifted, or being shut would save them their share."""

@@ -76,15 +76,23 @@ def test_those_who_owe_are_forgotten_in_any_order() -> None:
 
 
 def test_what_an_idle_tenant_owes_is_paid_when_it_returns() -> None:
-    """It is behind one that owes nothing, although it came first."""
+    """With its first request: all that is more than that request. The next one is behind those who owe nothing."""
     pool = PoolQueue((FIFO,))
     one = waiter(1, "debtor")
     pool.charge(one, 0.0)
     pool.settle(one, 5000)
-    again, other = waiter(2, "debtor"), waiter(3, "other")
-    pool.add(again)
-    pool.add(other)
-    assert pool.first() is other
+    waiters = [
+        waiter(2, "debtor"),
+        waiter(3, "debtor"),
+        *(waiter(number, "other") for number in (4, 5, 6, 7, 8)),
+    ]
+    for each in waiters:
+        pool.add(each)
+    served = []
+    while (first := pool.first()) is not None:
+        served.append(first.sequence)
+        pool.take(first, 0.0)
+    assert [2, 4, 5, 6, 7, 3, 8] == served
 
 
 def test_the_latest_weight_of_a_tenant_counts() -> None:

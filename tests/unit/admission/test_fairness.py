@@ -31,7 +31,7 @@ def test_serving_moves_the_finish_tag_and_the_fair_time() -> None:
 
 
 def test_idling_earns_no_credit() -> None:
-    """A flow that gets work is lifted to the fair time, and one that is ahead of it stays ahead."""
+    """A flow that gets work is lifted to the fair time; what it is ahead of that it owes, unless it idles on."""
     time, busy, idle, ahead = FairTime(), Flow(), Flow(), Flow()
     time.enter(busy)
     time.serve(busy, 100.0)
@@ -39,7 +39,48 @@ def test_idling_earns_no_credit() -> None:
     ahead.finish = 130.0
     time.enter(ahead)
     assert (100.0, 100.0) == (idle.finish, idle.lifted)
-    assert (130.0, 130.0) == (ahead.finish, ahead.lifted)
+    assert (100.0, 30.0) == (ahead.finish, ahead.due)
+    time.leave(ahead)
+    assert (130.0, 0.0) == (ahead.finish, ahead.due)
+    time.serve(busy, 50.0)
+    time.enter(ahead)
+    assert (150.0, 0.0) == (ahead.finish, ahead.due)
+
+
+def test_what_is_due_is_settled_as_a_flow_is_served() -> None:
+    """A sixteenth at each request, and all that is more than the request; it moves nobody who waits."""
+    time, flow = FairTime(), Flow()
+    time.enter(flow)
+    time.owe(flow, 40.0)
+    assert (0.0, 40.0) == (flow.finish, flow.due)
+    time.serve(flow, 16.0)
+    assert (40.0, 16.0) == (flow.finish, flow.due)
+    time.serve(flow, 16.0)
+    assert (57.0, 15.0) == (flow.finish, flow.due)
+    time.owe(flow, -55.0)
+    assert (57.0, -40.0) == (flow.finish, flow.due)
+    time.serve(flow, 16.0)
+    assert (49.0, -16.0) == (flow.finish, flow.due)
+
+
+def test_a_small_refund_leaves_a_flow_no_further_back_than_the_fair_time() -> None:
+    """Or it would be served twice before one that came meanwhile."""
+    time, busy, flow = FairTime(), Flow(), Flow()
+    time.enter(flow)
+    time.serve(flow, 32.0)
+    time.serve(busy, 31.0)
+    time.owe(flow, -32.0)
+    time.serve(flow, 32.0)
+    assert (63.0, -31.0) == (flow.finish, flow.due)
+
+
+def test_due_refunds_are_no_credit_for_idling_either() -> None:
+    """They take a flow that waits no lower than where it was lifted to."""
+    time, busy, flow = FairTime(), Flow(), Flow()
+    time.serve(busy, 100.0)
+    time.enter(flow)
+    time.owe(flow, -30.0)
+    assert (100.0, 0.0) == (flow.finish, flow.due)
 
 
 def test_a_request_that_comes_back_is_paid_for() -> None:
