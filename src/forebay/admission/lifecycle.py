@@ -148,6 +148,7 @@ class Lifecycle:
         ticket.first_token_s = None
         ticket.output_events = ticket.credited_us = 0
         endpoint.take_on(ticket, now)
+        ticket.pool.running.start(ticket)
         if len(ticket.pool.endpoints) > 1:
             homes = ticket.pool.pricing.prefixes.homes
             homes.sent(demand.prefix_hash, endpoint.id, ticket.cost.prompt_tokens)
@@ -187,6 +188,7 @@ class Lifecycle:
             took_s = now - ticket.dispatched_s - own_prefill_s(ticket, endpoint)
             endpoint.limit.first_token(took_s, in_flight=len(endpoint.running))
             self._credit(ticket, ticket.cost.prefill_us, now)
+            ticket.pool.running.advance(ticket, 0)
         endpoint.show_life(now)
 
     def progress(self, ticket: Ticket, output_events: int, now: float) -> None:
@@ -198,7 +200,10 @@ class Lifecycle:
         if ticket.endpoint is not None:
             ticket.endpoint.advance(ticket)
         decode = ticket.cost.work_us - ticket.cost.prefill_us
-        share = min(tokens_of_events(ticket) / max(ticket.cost.output_tokens, 1), 1.0)
+        tokens = tokens_of_events(ticket)
+        if tokens >= ticket.look_up_at:
+            ticket.pool.running.advance(ticket, tokens)
+        share = min(tokens / max(ticket.cost.output_tokens, 1), 1.0)
         self._credit(ticket, ticket.cost.prefill_us + int(decode * share), now)
 
     # Ways out
@@ -350,6 +355,7 @@ class Lifecycle:
             invariant(False, f"running ticket {ticket.demand.ticket} has no endpoint")
             return
         endpoint.let_go(ticket, now)
+        ticket.pool.running.end(ticket)
         if not engine_goes_on:
             self.ledger.release(ticket.booking, endpoint.id)
             return

@@ -25,6 +25,7 @@ from forebay.admission.model import ANONYMOUS, Demand, EndpointId, EndpointState
 from forebay.admission.pricing import Price, Pricing, flat_of
 from forebay.admission.queues import PoolQueue
 from forebay.admission.retry_after import RetryAfter
+from forebay.admission.running_work import RunningWork
 from forebay.admission.settings import (
     OPTIMISTIC_LAW,
     ClassOrder,
@@ -39,7 +40,6 @@ from forebay.admission.wait import (
     WaitErrors,
     backlog_wait_s,
     coverage_in_order,
-    first_release_s,
     plain_wait_s,
 )
 from forebay.admission.waiter import Waiter
@@ -72,7 +72,7 @@ class Pool:
         self.errors = WaitErrors()
         self.learning = Learning(speed_known=settings.law is not None, now=now)
         self.retry_after = RetryAfter(len(common.classes))
-        self.curves = Curves()
+        self.curves, self.running = Curves(), RunningWork()
         self.fell_back = 0
         """Requests that another pool took in its stead."""
         self.share = 1.0
@@ -319,9 +319,7 @@ class Pool:
             ahead_us=ahead_us,
             in_engine_us=self.prefill_in_engines_us(),
             drain_us_per_s=rate,
-            first_release_s=first_release_s(
-                in_flight_us=books.work_us, in_flight_requests=books.requests, drain_us_per_s=rate
-            ),
+            first_release_s=self.running.first_release_s(books, rate, now),
             arriving_us_per_s=self.arriving_us_per_s(class_name, now),
         )
         state = self.classes[class_name]

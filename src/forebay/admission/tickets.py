@@ -54,7 +54,9 @@ class Ticket(Waiter):
         "entry",
         "first_token_s",
         "forecast",
+        "gone_us",
         "last_byte_s",
+        "look_up_at",
         "never_refuse",
         "output_events",
         "passed_over",
@@ -121,6 +123,8 @@ class Ticket(Waiter):
         self.output_events = self.attempts = self.position = self.passed_over = 0
         self.credited_us = 0
         """Part of the work already credited to the endpoint's speed."""
+        self.gone_us = self.look_up_at = 0
+        """Part that is not expected any more, and at how many tokens that is looked up again (`RunningWork`)."""
         self.ruling: Ruling | None = None
         """What the operator's rules say of it, where they say something."""
         self.tried: frozenset[EndpointId] = _NONE

@@ -130,17 +130,6 @@ def inflation(arriving_us_per_s: float, drain_us_per_s: float) -> float:
     return 1.0 / (1.0 - (part if part < MOST_ARRIVING else MOST_ARRIVING))
 
 
-def first_release_s(*, in_flight_us: float, in_flight_requests: int, drain_us_per_s: float) -> float:
-    """Seconds until one of those in flight ends: their mean work ÷ drain rate. Infinite if nothing drains.
-
-    n requests that share a rate, each with a mean of w left (exponential), end one by one every w ÷ rate. The
-    books hold whole works, not what is left of them, so this errs to the long side; κ learns by how much.
-    """
-    if not in_flight_requests:
-        return 0.0
-    return in_flight_us / in_flight_requests / drain_us_per_s if drain_us_per_s > 0.0 else _INFINITE
-
-
 # What is learned
 
 

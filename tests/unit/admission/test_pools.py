@@ -267,7 +267,9 @@ def test_the_base_is_what_is_before_it_over_the_drain_rate_and_a_release() -> No
     assert pytest.approx(1.01 + 0.5) == site.pool.base_wait_s("standard", 2e6, usual(site, SECOND_US), 0.0)
     site.life.first_token(first, 0.0)
     assert 10_000 == site.pool.prefill_in_engines_us()
-    assert pytest.approx(1.005 + 0.5) == site.pool.base_wait_s("standard", 2e6, usual(site, SECOND_US), 0.0)
+    assert pytest.approx(1.005 + 0.4975) == site.pool.base_wait_s(
+        "standard", 2e6, usual(site, SECOND_US), 0.0
+    )
 
 
 def test_the_plain_predictor_counts_all_that_is_in_flight() -> None:

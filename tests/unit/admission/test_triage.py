@@ -332,3 +332,16 @@ def test_a_few_are_looked_at_for_it() -> None:
         filed(site, number, 0.5)
     assert SOONEST_MAX == len(site.pool.classes["standard"].deadlines.soonest(SOONEST_MAX))
     assert len(hopeless(site, site.ticket(9, 3.5), 3.5)) <= 4
+
+
+def test_the_head_of_the_line_stays_when_what_runs_is_about_to_end() -> None:
+    """Two of 4.6 s each with a tenth left: its place comes in time, and by whole works it would not."""
+    site = learned(Site(pool_settings(max_inflight_requests=2)))
+    running = [site.running(number, max_output_tokens=229) for number in (1, 2)]
+    head = filed(site, 3)
+    early = waits_in_vain(head, 4.0)
+    assert early is not None and "least_wait" == early.name
+    for ticket in running:
+        site.life.first_token(ticket, 0.1)
+        site.life.progress(ticket, 205, 4.0)
+    assert waits_in_vain(head, 4.0) is None

@@ -19,7 +19,6 @@ from forebay.admission.wait import (
     WaitModel,
     backlog_wait_s,
     coverage_in_order,
-    first_release_s,
     inflation,
     plain_wait_s,
 )
@@ -87,17 +86,6 @@ def test_plain_adds_all_up() -> None:
     """Three endpoint-seconds ahead and four in flight at two a second take 3.5 s."""
     assert 3.5 == plain_wait_s(
         ahead_us=3 * SECOND_US, in_flight_us=4 * SECOND_US, drain_us_per_s=2 * SECOND_US
-    )
-
-
-@pytest.mark.parametrize(
-    ("requests", "drain_s", "release_s"),
-    [(0, 2.0, 0.0), (2, 2.0, 1.0), (4, 2.0, 0.5), (0, 0.0, 0.0), (1, 0.0, math.inf)],
-)
-def test_the_first_release_is_one_mean_request_away(requests: int, drain_s: float, release_s: float) -> None:
-    """Four endpoint-seconds in flight: shared by more requests, one of them ends sooner."""
-    assert release_s == first_release_s(
-        in_flight_us=4 * SECOND_US, in_flight_requests=requests, drain_us_per_s=drain_s * SECOND_US
     )
 
 
