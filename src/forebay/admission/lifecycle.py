@@ -35,8 +35,8 @@ from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.quota import Quota
 from forebay.admission.settings import Settings
 from forebay.admission.tickets import ENDED, NEW, RUNNING, WAITING, Phase, Ticket
+from forebay.admission.unstreamed import linger_s
 
-LONGEST_LINGER_S: Final = 600.0
 _COMPLETED: Final = Outcome.COMPLETED
 _GONE: Final = Outcome.CLIENT_GONE
 _REJECTED: Final = Outcome.ENGINE_REJECTED
@@ -150,8 +150,9 @@ class Lifecycle:
         endpoint.take_on(ticket, now)
         ticket.pool.running.start(ticket)
         if len(ticket.pool.endpoints) > 1:
-            homes = ticket.pool.pricing.prefixes.homes
-            homes.sent(demand.prefix_hash, endpoint.id, ticket.cost.prompt_tokens)
+            ticket.pool.pricing.prefixes.homes.sent(
+                demand.prefix_hash, endpoint.id, ticket.cost.prompt_tokens
+            )
         self.ledger.start(ticket.booking, endpoint.id)
         action, outcome = "dispatch", None
         if mode is _SHADOW and verdict is not None and verdict.endpoint is None:
@@ -200,8 +201,7 @@ class Lifecycle:
         if ticket.endpoint is not None:
             ticket.endpoint.advance(ticket)
         decode = ticket.cost.work_us - ticket.cost.prefill_us
-        tokens = tokens_of_events(ticket)
-        if tokens >= ticket.look_up_at:
+        if (tokens := tokens_of_events(ticket)) >= ticket.look_up_at:
             ticket.pool.running.advance(ticket, tokens)
         share = min(tokens / max(ticket.cost.output_tokens, 1), 1.0)
         self._credit(ticket, ticket.cost.prefill_us + int(decode * share), now)
@@ -361,22 +361,8 @@ class Lifecycle:
             return
         self.ledger.abandon(ticket.booking, endpoint.id)
         endpoint.draining.append(
-            DrainingBooking(
-                ticket.booking, now, now + self._linger_s(ticket, endpoint, now), ticket.demand.samples
-            )
+            DrainingBooking(ticket.booking, now, now + linger_s(ticket, endpoint, now), ticket.demand.samples)
         )
-
-    def _linger_s(self, ticket: Ticket, endpoint: Endpoint, now: float) -> float:
-        """How long the engine may go on with a request whose client is gone."""
-        if ticket.demand.stream or endpoint.info.aborts_unstreamed:
-            return endpoint.info.linger_s
-        gap = endpoint.step_gap_s
-        if gap is None:
-            whole = ticket.cost.work_us / 1e6 / endpoint.meter.speed
-        else:
-            whole = ticket.cost.output_tokens * gap
-        left = ticket.dispatched_s + whole - now
-        return min(max(left, endpoint.info.linger_s), LONGEST_LINGER_S)
 
     def _credit(self, ticket: Ticket, done_us: int, now: float, *, ended: bool = False) -> None:
         """Bring the work credited for this ticket to `done_us`."""

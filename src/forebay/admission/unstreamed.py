@@ -9,10 +9,14 @@ be taken for full.
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.model import MICRO
 from forebay.admission.settings import SpeedLaw
 from forebay.admission.tickets import Ticket
+
+LONGEST_LINGER_S: Final = 600.0
 
 
 def advance_unstreamed(endpoint: Endpoint, now: float) -> None:
@@ -55,3 +59,15 @@ def _token_s(endpoint: Endpoint, law: SpeedLaw | None) -> float:
     if law is None:
         return 0.0
     return (law.c0_s + law.c2_s * sequences + law.c3_s * kv_tokens) / endpoint.meter.speed
+
+
+def linger_s(ticket: Ticket, endpoint: Endpoint, now: float) -> float:
+    """How long the engine may go on with a request whose client is gone."""
+    info = endpoint.info
+    if ticket.demand.stream or info.aborts_unstreamed:
+        return info.linger_s
+    gap = endpoint.step_gap_s
+    by_books_s = ticket.cost.work_us / MICRO / endpoint.meter.speed
+    whole_s = by_books_s if gap is None else ticket.cost.output_tokens * gap
+    left_s = ticket.dispatched_s + whole_s - now
+    return min(max(left_s, info.linger_s), LONGEST_LINGER_S)

@@ -12,10 +12,10 @@ from forebay.admission.endpoints import Endpoint
 from forebay.admission.errors import InvariantError
 from forebay.admission.gate import Verdict
 from forebay.admission.lengths import OutputLengths
-from forebay.admission.lifecycle import LONGEST_LINGER_S
 from forebay.admission.model import Check, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.tickets import Phase, Ticket
+from forebay.admission.unstreamed import LONGEST_LINGER_S
 from tests.unit.admission.build import LAW, LLAMACPP, VLLM, Site, pool_settings, settings_for, with_class
 
 OVER = Check("waited", 5.0, 5.0, False)
