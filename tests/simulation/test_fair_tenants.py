@@ -118,8 +118,8 @@ def test_a_quiet_tenant_hardly_notices_two_greedy_ones(seed: int) -> None:
     """F056: it is never turned away, waits for three starts of others, and is late by a slot's release and a step.
 
     By what is charged when requests start it would be two, one of each. A third is what the others get back for
-    requests that were charged too much. Over sixteen seeds three starts come before 2.1 % of 4,924 requests, four
-    before two of them.
+    requests that were charged too much. Over sixteen seeds three starts come before 1.95 % of 4,924 requests, four
+    before four of them.
     """
     alone = run(EVEN, seed, alone=True, slots=48)
     beside = run(EVEN, seed, alone=False, slots=48)
