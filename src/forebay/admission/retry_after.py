@@ -183,3 +183,11 @@ def spread_s(base_s: float, refusals: int, *, least_s: float = SHORTEST_S) -> fl
     spread = 1.0 + SPREAD * (refusals * _GOLDEN % 1.0)
     base_s = base_s if base_s < CAP_S else CAP_S
     return (base_s if base_s > least_s else least_s) * spread
+
+
+def known_s(wait_s: float, refusals: int) -> float:
+    """As `spread_s`, for a time that is known and not predicted: as short as it is, and never too early if clients heed
+    such a wait at all.
+    """
+    told_s = spread_s(wait_s, refusals, least_s=0.0)
+    return wait_s if told_s < wait_s <= LONGEST_S else told_s
