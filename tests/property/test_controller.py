@@ -582,6 +582,8 @@ def any_info(draw: random.Random) -> EngineInfo:
     )  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("series", range(5))
 def test_in_a_crowd_every_promise_is_kept(series: int) -> None:
     """Whoever is served, refused, pushed out or left waiting, and however the pool changes: by the rules, each time."""

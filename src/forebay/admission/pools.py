@@ -458,8 +458,10 @@ class Pool:
         if self.learning.is_settled(median):
             return
         steps = 0 if endpoint is None else _new_steps(endpoint)
-        in_order = self.learning.phase is CAUTIOUS and coverage_in_order(
-            [state.waits for state in self.classes.values()]
+        in_order = (
+            not finished  # which changes with waits alone
+            and self.learning.phase is CAUTIOUS
+            and coverage_in_order([state.waits for state in self.classes.values()])
         )
         if self.learning.observed(steps, finished, median, in_order, now):
             self._unlearned()

@@ -186,8 +186,6 @@ def spread_s(base_s: float, refusals: int, *, least_s: float = SHORTEST_S) -> fl
 
 
 def known_s(wait_s: float, refusals: int) -> float:
-    """As `spread_s`, for a time that is known and not predicted: as short as it is, and never too early if clients heed
-    such a wait at all.
-    """
+    """As `spread_s`, for a time that is known and not predicted: however short, and never too early."""
     told_s = spread_s(wait_s, refusals, least_s=0.0)
     return wait_s if told_s < wait_s <= LONGEST_S else told_s
