@@ -99,7 +99,9 @@ async def test_streams_that_are_kept_informed_do_not_fill_a_queue_for_good(tmp_p
             await until_waiting(http, gateway, 4)
 
             async def told() -> bool:
-                return sum(": waiting" in text for text in said) == 4
+                return (
+                    sum(": waiting" in text for text in said) == 5
+                )  # that whose prompt is with the engine too
 
             await eventually(told)
             chats = [

@@ -410,7 +410,7 @@ class Quota:
 
     def _told_s(self, debit: Debit, wait_s: float, now: float) -> float:
         self._refusals += 1
-        return known_s(debit.account.turn_s(wait_s, debit.refill_s(), now), self._refusals)
+        return known_s(wait_s, debit.account.turn_s(wait_s, debit.refill_s(), now), self._refusals)
 
     def __len__(self) -> int:
         return len(self._accounts)

@@ -185,7 +185,13 @@ def spread_s(base_s: float, refusals: int, *, least_s: float = SHORTEST_S) -> fl
     return (base_s if base_s > least_s else least_s) * spread
 
 
-def known_s(wait_s: float, refusals: int) -> float:
-    """As `spread_s`, for a time that is known and not predicted: however short, and never too early."""
-    told_s = spread_s(wait_s, refusals, least_s=0.0)
+def known_s(wait_s: float, turn_s: float, refusals: int) -> float:
+    """As `spread_s`, for a turn that is known and not predicted: however short it is, and never before there is room.
+
+    Args:
+        wait_s: until there is room.
+        turn_s: the same or later: until it is this one's turn.
+        refusals: as there.
+    """
+    told_s = spread_s(turn_s, refusals, least_s=0.0)
     return wait_s if told_s < wait_s <= LONGEST_S else told_s

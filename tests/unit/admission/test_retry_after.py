@@ -78,10 +78,11 @@ def test_promises_are_the_same_in_every_run() -> None:
 def test_f035_a_known_time_is_never_told_too_early() -> None:
     """F035: also between 46 s and a minute, where a prediction may be; what is beyond cannot be told."""
     for wait_s in (0.2, 5.0, 45.0, 47.0, 55.0, 60.0):
-        told = [known_s(wait_s, number) for number in range(200)]
+        told = [known_s(wait_s, wait_s, number) for number in range(200)]
         assert wait_s <= min(told)
         assert max(told) <= min(60.0, max(wait_s, 1.0) * 1.3)
-    assert CAP_S <= min(known_s(300.0, number) for number in range(200))
+    assert CAP_S <= min(known_s(300.0, 300.0, number) for number in range(200))
+    assert 60.0 == min(known_s(60.0, 120.0, number) for number in range(200) if number)
 
 
 def test_where_nothing_drains_the_longest_is_told() -> None:
