@@ -38,6 +38,7 @@ from forebay.admission.tickets import Ticket
 from forebay.admission.wait import (
     Forecast,
     WaitErrors,
+    WaitModel,
     backlog_wait_s,
     coverage_in_order,
     plain_wait_s,
@@ -407,7 +408,7 @@ class Pool:
             self.pricing.learn_usage(demand, usage)
         self.pricing.learn_output(demand, ticket.price, output_tokens, whole=whole)
         if whole:
-            self.learned(ticket.endpoint, now, finished=1)
+            self.learned(ticket.endpoint, now)
 
     def follow(self, endpoint: Endpoint, now: float) -> None:
         """What runs at an endpoint has changed, or how fast it is."""
@@ -419,8 +420,9 @@ class Pool:
         forecast = ticket.forecast
         if forecast is not None:
             self._judge(ticket, forecast)
-            self.classes[ticket.demand.class_name].waits.served(forecast, ticket.waited_s)
-            self.learned(ticket.endpoint, now)
+            waits = self.classes[ticket.demand.class_name].waits
+            waits.served(forecast, ticket.waited_s)
+            self.learned(ticket.endpoint, now, waits)
 
     def _judge(self, ticket: Ticket, forecast: Forecast) -> None:
         """Compare a wait with what was said of it. All that is longer than it may wait is the same: too long.
@@ -447,23 +449,21 @@ class Pool:
         if self.learning.refused_on_prediction(now):
             self._unlearned()
 
-    def learned(self, endpoint: Endpoint | None, now: float, *, finished: int = 0) -> None:
+    def learned(self, endpoint: Endpoint | None, now: float, waits: WaitModel | None = None) -> None:
         """Whether predictions may refuse from now on, or may not any more (cold start).
 
         Args:
             endpoint: the one that something was learned of, if it was one: the steps seen there count from now on.
-            finished: requests that have just finished.
+            waits: what has learned of a wait, which may have come to be in order; None if a request has finished.
         """
         median = self.errors.median
         if self.learning.is_settled(median):
             return
         steps = 0 if endpoint is None else _new_steps(endpoint)
-        in_order = (
-            not finished  # which changes with waits alone
-            and self.learning.phase is CAUTIOUS
-            and coverage_in_order([state.waits for state in self.classes.values()])
-        )
-        if self.learning.observed(steps, finished, median, in_order, now):
+        in_order = waits is not None and self.learning.phase is CAUTIOUS and waits.coverage_in_order
+        if in_order:
+            in_order = coverage_in_order([state.waits for state in self.classes.values()])
+        if self.learning.observed(steps, 1 if waits is None else 0, median, in_order, now):
             self._unlearned()
 
     def watch_idle(self, now: float) -> None:

@@ -469,7 +469,8 @@ class WaitErrors:
             return  # nobody is refused over so little, and a relative error of it says little
         if len(self._relative) == REMEMBERED:
             del self._sorted[bisect_left(self._sorted, self._relative.popleft())]
-        error = abs(predicted_s - actual_s) / max(actual_s, least_s)
+        off_s = predicted_s - actual_s
+        error = (off_s if off_s > 0.0 else -off_s) / (actual_s if actual_s > least_s else least_s)
         self._relative.append(error)
         insort(self._sorted, error)
         self.count += 1
