@@ -25,7 +25,8 @@ throw about who is next: a few refunds in a row, and somebody's requests pass on
 is settled over its next requests (`FairTime.owe`): at each a sixteenth, and all that is more than such a request.
 The sixteenth leaves a refunded flow no further back than V, so that it is not served twice before one that came
 meanwhile. Either way a refund never takes a flow that waits below where it was lifted to, or it would be credit for
-having been idle; and what is due from a flow is worked off by idling as well.
+having been idle; and what is due from a flow is worked off by idling as well. What a class owes as it comes back is
+settled over its next requests too.
 
 `ShareWindow` is the other measure: who was charged how much lately, for caps and floors. Nothing here knows what time
 it is, what a class is, or whether a request could be placed.
