@@ -1,0 +1,403 @@
+"""Reads traces of requests: who asked for how much, and when.
+
+Owns the formats: which there are, how each is recognised (by its content, never by its name; `.gz` too) and what
+its columns mean. A file is streamed row by row, so that memory does not grow with it.
+
+Rows come out in the order of time. They are sorted within a window of `WINDOW` rows, since recorders write a request
+when it ends; a row that is out of order by more than that comes at the time of the row before it, and none is lost.
+What is wrong in a file is said with file, line, key, what was found and what is allowed.
+
+Formats: the common CSV (`arrival_s,prompt_tokens,output_tokens`, and if it likes `tenant`, `session_id`, `model`,
+`reusable_prefix_tokens`, `class`, `limit_tokens`, `stream`); Azure 2023 and 2024 CSV; BurstGPT CSV; Mooncake JSON
+lines; our recorder's JSON lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import heapq
+import io
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from forebay.load.record_line import LINE_VERSION, RecordLine
+
+__all__ = ["FORMATS", "Lines", "TraceError", "TraceRow", "format_of", "number", "read_records", "read_trace"]
+
+WINDOW: Final = 32_768
+"""Rows that are held to put them in order: at a hundred requests a second, answers of five minutes."""
+MAX_TOKENS: Final = 100_000_000
+"""More than any model takes: whatever is above is a mistake in the file."""
+_MAX_LINE: Final = 4 << 20
+"""Characters of a line. Mooncake's rows carry a number per 512 tokens of their prompts."""
+_MAX_PREFIXES: Final = 1 << 20
+"""Blocks of prompts that are remembered to tell which prompts begin alike; the oldest are forgotten."""
+_MOONCAKE_BLOCK_TOKENS: Final = 512
+
+
+class TraceError(ValueError):
+    """A trace cannot be read; the message names file, line and key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request of a trace."""
+
+    at_s: float
+    """Seconds from the first row."""
+    prompt_tokens: int
+    output_tokens: int
+    """What the answer came to. 0 where the request failed or generated nothing."""
+    tenant: str = ""
+    session: str = ""
+    model: str = ""
+    cached_tokens: int | None = None
+    """Of the prompt, what a prefix cache could hold already; None where the source does not say."""
+    class_name: str = ""
+    limit_tokens: int | None = None
+    """The client's own limit of output tokens."""
+    stream: bool = True
+
+
+_Line = TypeVar("_Line")
+
+_RowReader: TypeAlias = Callable[["Lines"], Iterator[TraceRow]]
+
+
+def read_trace(path: str | Path, limit: int | None = None) -> Iterator[TraceRow]:
+    """The rows of a trace in order of time, the first at 0; at most `limit`.
+
+    Raises `TraceError` while reading, at the row that is wrong.
+    """
+    with _opened(path) as lines:
+        reader = _READERS[_recognise(lines)]
+        start_s: float | None = None
+        for count, row in enumerate(_in_order(reader(lines))):
+            if count == limit:
+                return
+            start_s = row.at_s if start_s is None else start_s
+            yield replace(row, at_s=row.at_s - start_s)
+
+
+def read_records(path: str | Path) -> Iterator[RecordLine]:
+    """The lines of our own recorder, in the order of the file. Raises `TraceError` if it is something else."""
+    with _opened(path) as lines:
+        found = _recognise(lines)
+        if found != "forebay":
+            raise TraceError(f"{path}: this is a trace ({found}), not a record of forebay's recorder")
+        yield from _record_lines(lines)
+
+
+def format_of(path: str | Path) -> str:
+    """The name of the format of a file, one of `FORMATS`."""
+    with _opened(path) as lines:
+        return _recognise(lines)
+
+
+class Lines:
+    """The lines of a file, plain or gzip, with the number of the last one given and the first one kept in hand."""
+
+    def __init__(self, path: str | Path, file: io.BufferedReader) -> None:
+        self.path = path
+        self.number = 0
+        self.bytes_read: Callable[[], int] = file.tell
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        unpacked = io.BufferedReader(gzip.GzipFile(fileobj=file)) if packed else file
+        self._text = io.TextIOWrapper(unpacked, encoding="utf-8-sig", errors="replace")
+        self.first = next(self, "").strip()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        """The next line that is not empty."""
+        while True:
+            try:
+                line = self._text.readline(_MAX_LINE)
+            except (OSError, EOFError, zlib.error) as failure:
+                raise TraceError(f"{self.path}: line {self.number + 1}: cannot be read: {failure}") from None
+            if not line:
+                raise StopIteration
+            self.number += 1
+            if len(line) >= _MAX_LINE:
+                raise self.error(None, f"is longer than {_MAX_LINE} characters")
+            if not line.isspace():
+                return line
+
+    def error(self, key: str | None, problem: str) -> TraceError:
+        """What is wrong with the line that was given last."""
+        where = f"{self.path}: line {self.number}: " + (f"{key}: " if key else "")
+        return TraceError(where + problem)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Lines]:
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115 - what fails while it is open is no failure to open it
+    except OSError as failure:
+        raise TraceError(f"{path}: cannot be read: {failure.strerror or failure}") from None
+    with file:
+        yield Lines(path, file)
+
+
+def number(
+    lines: Lines, key: str, text: str | float | None, low: float = 0, high: float = float("inf")
+) -> float:
+    """A number of the last line; `TraceError` if it is none, or out of range."""
+    try:
+        value = float("nan" if text is None or isinstance(text, bool) else text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high or value == float("inf"):
+        most = "" if high == float("inf") else f" to {high:g}"
+        raise lines.error(key, f"found {_shown(text)}, allowed are numbers from {low:g}{most}")
+    return value
+
+
+def _tokens(lines: Lines, key: str, text: str | float | None) -> int:
+    value = number(lines, key, text, 0, MAX_TOKENS)
+    if value != int(value):
+        raise lines.error(key, f"found {_shown(text)}, allowed are whole numbers from 0 to {MAX_TOKENS:g}")
+    return int(value)
+
+
+def _shown(found: object) -> str:
+    return "nothing" if found is None or found == "" else repr(found)[:60]
+
+
+# Order
+
+
+def _in_order(rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
+    """Sorted by time within a window, and equal times as they came."""
+    held: list[tuple[float, int, TraceRow]] = []
+    last_s = float("-inf")
+    for count, row in enumerate(rows):
+        if len(held) < WINDOW:
+            heapq.heappush(held, (row.at_s, count, row))
+            continue
+        at_s, _, first = heapq.heappushpop(held, (row.at_s, count, row))
+        last_s = max(last_s, at_s)
+        yield first if at_s == last_s else replace(first, at_s=last_s)
+    while held:
+        at_s, _, first = heapq.heappop(held)
+        last_s = max(last_s, at_s)
+        yield first if at_s == last_s else replace(first, at_s=last_s)
+
+
+# CSV
+
+
+def _columns(lines: Lines) -> list[str]:
+    return [name.strip() for name in next(csv.reader([lines.first]), [])]
+
+
+def _cells(lines: Lines, columns: Sequence[str]) -> Iterator[list[str]]:
+    """The cells of each row after the header; a row of another length is an error."""
+    reader = csv.reader(lines)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as failure:
+            raise lines.error(None, f"is no CSV: {failure}") from None
+        if len(cells) != len(columns):
+            raise lines.error(
+                None, f"found {len(cells)} columns, allowed are {len(columns)}, as in the header"
+            )
+        yield cells
+
+
+def _index(columns: Sequence[str], name: str) -> int | None:
+    return columns.index(name) if name in columns else None
+
+
+def _common(lines: Lines) -> Iterator[TraceRow]:
+    columns = _columns(lines)
+    at, prompt, output = (columns.index(name) for name in _COMMON)
+    names = ("tenant", "session_id", "model", "class", "reusable_prefix_tokens", "limit_tokens", "stream")
+    optional = [_index(columns, name) for name in names]
+    for cells in _cells(lines, columns):
+        tenant, session, model, class_name, reusable, limit, stream = (
+            "" if place is None else cells[place] for place in optional
+        )
+        yield TraceRow(
+            at_s=number(lines, "arrival_s", cells[at]),
+            prompt_tokens=_tokens(lines, "prompt_tokens", cells[prompt]),
+            output_tokens=_tokens(lines, "output_tokens", cells[output]),
+            tenant=tenant,
+            session=session,
+            model=model,
+            class_name=class_name,
+            cached_tokens=_tokens(lines, "reusable_prefix_tokens", reusable) if reusable else None,
+            limit_tokens=_tokens(lines, "limit_tokens", limit) if limit else None,
+            stream=_flag(lines, "stream", stream) if stream else True,
+        )
+
+
+def _flag(lines: Lines, key: str, text: str) -> bool:
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower())
+    if value is None:
+        raise lines.error(key, f"found {_shown(text)}, allowed are true and false")
+    return value
+
+
+def _azure(lines: Lines) -> Iterator[TraceRow]:
+    columns = _columns(lines)
+    at, prompt, output = (columns.index(name) for name in _AZURE)
+    for cells in _cells(lines, columns):
+        try:
+            when = datetime.fromisoformat(cells[at].strip())
+        except ValueError:
+            allowed = "allowed is a time such as 2023-11-16 18:17:03.979960"
+            raise lines.error("TIMESTAMP", f"found {_shown(cells[at])}, {allowed}") from None
+        # Times without a zone are taken as UTC: the reader's own zone could have an hour twice.
+        yield TraceRow(
+            at_s=(when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp(),
+            prompt_tokens=_tokens(lines, "ContextTokens", cells[prompt]),
+            output_tokens=_tokens(lines, "GeneratedTokens", cells[output]),
+        )
+
+
+def _burstgpt(lines: Lines) -> Iterator[TraceRow]:
+    columns = _columns(lines)
+    at, prompt, output = (columns.index(name) for name in _BURSTGPT)
+    model, session = _index(columns, "Model"), _index(columns, "Session ID")
+    for cells in _cells(lines, columns):
+        yield TraceRow(
+            at_s=number(lines, "Timestamp", cells[at]),
+            prompt_tokens=_tokens(lines, "Request tokens", cells[prompt]),
+            output_tokens=_tokens(lines, "Response tokens", cells[output]),
+            model="" if model is None else cells[model],
+            session="" if session is None else cells[session],
+        )
+
+
+# JSON lines
+
+
+class _Mooncake(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int] = []
+    session_id: str | int = ""
+
+
+def _mooncake(lines: Lines) -> Iterator[TraceRow]:
+    decoder = msgspec.json.Decoder(_Mooncake, strict=False)
+    seen: OrderedDict[int, None] = OrderedDict()
+    for text in _with_first(lines):
+        line = _decoded(lines, decoder, text)
+        for key in ("input_length", "output_length"):
+            _tokens(lines, key, getattr(line, key))
+        cached = None
+        if line.hash_ids:
+            cached = min(line.input_length, _leading(line.hash_ids, seen) * _MOONCAKE_BLOCK_TOKENS)
+        yield TraceRow(
+            at_s=number(lines, "timestamp", line.timestamp) / 1000,
+            prompt_tokens=line.input_length,
+            output_tokens=line.output_length,
+            session=str(line.session_id),
+            cached_tokens=cached,
+        )
+
+
+def _leading(blocks: Sequence[int], seen: OrderedDict[int, None]) -> int:
+    """How many of the first blocks came before; from now on all of them did."""
+    known = next((place for place, block in enumerate(blocks) if block not in seen), len(blocks))
+    for block in blocks:
+        seen[block] = None
+        seen.move_to_end(block)
+    while len(seen) > _MAX_PREFIXES:
+        seen.popitem(last=False)
+    return known
+
+
+def _recorded(lines: Lines) -> Iterator[TraceRow]:
+    for line in _record_lines(lines):
+        cached = line.cached_expected if line.cached_tokens is None else line.cached_tokens
+        yield TraceRow(
+            at_s=number(lines, "time", line.time),
+            prompt_tokens=_tokens(lines, "input_length", line.input_length),
+            output_tokens=_tokens(lines, "output_length", line.output_length),
+            tenant=line.tenant,
+            session=line.session,
+            model=line.model,
+            cached_tokens=cached,
+            class_name=line.class_name,
+            limit_tokens=line.limit_tokens,
+            stream=line.stream,
+        )
+
+
+def _record_lines(lines: Lines) -> Iterator[RecordLine]:
+    decoder = msgspec.json.Decoder(RecordLine)
+    for text in _with_first(lines):
+        line = _decoded(lines, decoder, text)
+        if line.forebay != LINE_VERSION:
+            raise lines.error("forebay", f"found version {line.forebay}, allowed is {LINE_VERSION}")
+        yield line
+
+
+def _with_first(lines: Lines) -> Iterator[str]:
+    yield lines.first
+    yield from lines
+
+
+def _decoded(lines: Lines, decoder: msgspec.json.Decoder[_Line], text: str) -> _Line:
+    try:
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as failure:
+        raise lines.error(None, str(failure)) from None
+
+
+# Recognising
+
+_COMMON: Final = ("arrival_s", "prompt_tokens", "output_tokens")
+_AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURSTGPT: Final = ("Timestamp", "Request tokens", "Response tokens")
+_HEADERS: Final = {"common": _COMMON, "azure": _AZURE, "burstgpt": _BURSTGPT}
+_READERS: Final[dict[str, _RowReader]] = {
+    "common": _common,
+    "azure": _azure,
+    "burstgpt": _burstgpt,
+    "mooncake": _mooncake,
+    "forebay": _recorded,
+}
+FORMATS: Final = tuple(_READERS)
+
+
+def _recognise(lines: Lines) -> str:
+    """By the first line: the keys of a JSON object, or the columns of a header."""
+    if not lines.first:
+        raise TraceError(f"{lines.path}: is empty")
+    if lines.first.startswith("{"):
+        keys = _decoded(lines, msgspec.json.Decoder(dict[str, msgspec.Raw]), lines.first).keys()
+        if "forebay" in keys:
+            return "forebay"
+        if {"timestamp", "input_length", "output_length"} <= keys:
+            return "mooncake"
+        found = ", ".join(keys)
+    else:
+        columns = _columns(lines)
+        for name, wanted in _HEADERS.items():
+            if set(wanted) <= set(columns):
+                return name
+        found = ", ".join(columns)
+    allowed = "; ".join(f"{name}: {','.join(header)}" for name, header in _HEADERS.items())
+    raise lines.error(
+        None,
+        f"is no trace: found {_shown(found)}, allowed are CSV headers with the columns of one of {allowed}; or JSON "
+        "lines with timestamp, input_length and output_length (Mooncake, or forebay's own)",
+    )
