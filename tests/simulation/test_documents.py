@@ -8,7 +8,7 @@ from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, PoolSettings,
 from forebay.enginemodel.profile import EngineConfig
 from forebay.load.workload import Arrival
 from forebay.profiles import load_profile
-from tests.simulation.world import World
+from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-h100x1-bf16")
 CONFIG = EngineConfig.from_profile(PROFILE, context_tokens=65_536)

@@ -14,7 +14,7 @@ from forebay.config.mapping import law_of
 from forebay.enginemodel.profile import EngineConfig
 from forebay.load.workload import DEMO_MIX, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
-from tests.simulation.world import World
+from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-a100x1-bf16")
 CONFIG = EngineConfig.from_profile(PROFILE, kv_tokens=60_000)

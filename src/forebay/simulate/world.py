@@ -1,4 +1,4 @@
-"""The real controller in front of modelled engines, in virtual time: minutes of traffic in seconds, the same every run.
+"""Whoever decides in front of modelled engines, in virtual time: minutes of traffic in seconds, the same every run.
 
 What a driver does is done here as the gateway does it: effects are carried out at once, tokens are reported in batches,
 engines are read at intervals, one timer runs for the core. Clients are open: they come when they come, and wait.
@@ -45,6 +45,7 @@ from forebay.enginemodel.sequence import Request
 from forebay.enginemodel.step import StepResult
 from forebay.load.felt import End, Felt
 from forebay.load.workload import Arrival
+from forebay.simulate.policy import PolicyMaker
 
 SAMPLE_S = 0.2
 PROGRESS_S = 0.1
@@ -98,8 +99,9 @@ class World:
         usage: bool = True,  # answers carry it
         bytes_per_token: float = 4.0,
         shared: Mapping[str, int] | None = None,  # by class: tokens with which all its prompts begin
+        policy: PolicyMaker = Controller,
     ) -> None:
-        self.controller = Controller(settings, 0.0)
+        self.policy = policy(settings, 0.0)
         self.now = 0.0
         self.settings = settings
         self.pool = settings.pools[0].name
@@ -140,6 +142,12 @@ class World:
             self._tell(Described(place.id, info))
             self._at(0.0, partial(self._on_sample, place))
             self._at(PROGRESS_S, partial(self._on_progress, place))
+
+    @property
+    def controller(self) -> Controller:
+        """The policy, where it is the real one."""
+        assert isinstance(self.policy, Controller)
+        return self.policy
 
     @property
     def preemptions(self) -> int:
@@ -248,12 +256,12 @@ class World:
     def _on_wake(self, due_s: float) -> None:
         if due_s == self._timer:
             self._timer = None
-            self._carry_out(self.controller.wake(self.now))
+            self._carry_out(self.policy.wake(self.now))
 
     # The driver
 
     def _tell(self, event: Event) -> None:
-        self._carry_out(self.controller.handle(event, self.now))
+        self._carry_out(self.policy.handle(event, self.now))
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -283,7 +291,7 @@ class World:
                 self._feel(live, End.FAILED, self.now - live.arrival.at_s)
             elif isinstance(effect, Settle):
                 self.settled.append(effect.settlement)
-        due_s = self.controller.next_deadline()
+        due_s = self.policy.next_deadline()
         if due_s is not None and (self._timer is None or due_s < self._timer):
             self._timer = max(due_s, self.now)
             self._at(self._timer, partial(self._on_wake, self._timer))
