@@ -10,6 +10,8 @@ from forebay.config.mapping import law_of
 from forebay.enginemodel.profile import EngineConfig
 from forebay.load.workload import DEMO_MIX, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
+from forebay.simulate.place import fleet
+from forebay.simulate.request import planned
 from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-a100x1-bf16")
@@ -21,18 +23,10 @@ SHARED = {"batch": 960, "standard": 480}
 def world(request: pytest.FixtureRequest) -> World:
     """Prompts of 2.5 bytes a token, many of which begin alike; answers without usage."""
     settings = Settings(pools=(PoolSettings("p"),), classes=ZERO_CONFIGURATION_CLASSES)
-    found = World(
-        settings,
-        PROFILE,
-        CONFIG,
-        engines=2,
-        usage=False,
-        bytes_per_token=2.5,
-        shared=SHARED,
-        tenants=("a", "b"),
-    )
+    found = World(settings, fleet("p", PROFILE, CONFIG, 2), usage=False)
     capacity = capacity_rps(DEMO_MIX, law_of(PROFILE), 2)
-    found.run(arrivals(DEMO_MIX, (Phase(60.0, request.param, swing=0.5),), capacity, 3), 66.0)
+    coming = arrivals(DEMO_MIX, (Phase(60.0, request.param, swing=0.5),), capacity, 3)
+    found.run(planned(coming, tenants=("a", "b"), bytes_per_token=2.5, shared=SHARED), 66.0)
     found.controller.verify()
     return found
 

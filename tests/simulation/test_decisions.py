@@ -12,6 +12,8 @@ from forebay.enginemodel.profile import EngineConfig
 from forebay.load.felt import Felt
 from forebay.load.workload import DEMO_MIX, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
+from forebay.simulate.place import fleet
+from forebay.simulate.request import planned
 from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-a100x1-bf16")
@@ -52,9 +54,9 @@ def run(
         for c in ZERO_CONFIGURATION_CLASSES
     )
     settings = Settings(pools=(PoolSettings("p", max_inflight_tokens=kv_tokens),), classes=classes)
-    world = World(settings, PROFILE, CONFIG, engines=2, slow=[slow, slow], mute=mute)
+    world = World(settings, fleet("p", PROFILE, CONFIG, 2, slow=(slow, slow), mute=mute))
     mix = tuple(replace(part, stream=streamed) for part in DEMO_MIX)
-    world.run(arrivals(mix, phases, capacity, seed), 10.0 + seconds + 6.0)
+    world.run(planned(arrivals(mix, phases, capacity, seed)), 10.0 + seconds + 6.0)
     world.controller.verify()
     return world
 

@@ -14,8 +14,10 @@ from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, PoolSettings, Settings
 from forebay.config.mapping import law_of
 from forebay.enginemodel.profile import EngineConfig
-from forebay.load.workload import Arrival, Lengths, Part, Phase, arrivals, capacity_rps
+from forebay.load.workload import Lengths, Part, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
+from forebay.simulate.place import fleet
+from forebay.simulate.request import Planned, planned
 from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-a100x1-bf16")
@@ -50,7 +52,7 @@ class Run:
 
     world: World
     names: list[str]
-    planned: list[Arrival]
+    coming: list[Planned]
 
     def ttfts(self) -> list[float]:
         """Times to first token of the quiet tenant, sorted; all of its requests must be served."""
@@ -59,7 +61,7 @@ class Run:
         return sorted(s.ttft_s for s in mine if s.ttft_s is not None)
 
     def came(self, ticket: int) -> float:
-        return self.planned[ticket - 1].at_s
+        return self.coming[ticket - 1].at_s
 
     def waits(self) -> Iterator[Wait]:
         """Of each quiet request the time for which it was the first of its tenant to wait."""
@@ -123,19 +125,14 @@ def run(mix: tuple[Part, ...], seed: int, *, alone: bool, slots: int | None) -> 
             mix, (Phase(SECONDS, QUIET_LOAD * (1 if name == QUIET else 10)),), capacity, 100 * seed + number
         )
     )
-    planned = [replace(arrival, index=index) for index, (_, _, arrival) in enumerate(merged)]
+    numbered = [replace(arrival, index=index) for index, (_, _, arrival) in enumerate(merged)]
     owners = [name for _, name, _ in merged]
     pool = PoolSettings("p", law=LAW, max_inflight_requests=slots)
-    world = World(
-        Settings(pools=(pool,), classes=(STANDARD,)),
-        PROFILE,
-        CONFIG,
-        engines=2,
-        tenant_of=lambda arrival: owners[arrival.index],
-    )
-    world.run(planned, SECONDS + 10.0)
+    world = World(Settings(pools=(pool,), classes=(STANDARD,)), fleet("p", PROFILE, CONFIG, 2))
+    coming = [replace(one, tenant=owners[one.index]) for one in planned(numbered)]
+    world.run(coming, SECONDS + 10.0)
     world.controller.verify()
-    return Run(world, owners, planned)
+    return Run(world, owners, coming)
 
 
 def p99(values: list[float]) -> float:

@@ -14,6 +14,8 @@ from forebay.config.mapping import law_of
 from forebay.enginemodel.profile import EngineConfig
 from forebay.load.workload import DEMO_MIX, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
+from forebay.simulate.place import fleet
+from forebay.simulate.request import planned
 from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-a100x1-bf16")
@@ -86,8 +88,9 @@ def play(displace: Displace, seeds: Sequence[int]) -> Played:
     settings = Settings(pools=(pool,), classes=classes, displace=displace)
     modest, flood = {c.name: Ends() for c in classes}, {c.name: Ends() for c in classes}
     for seed in seeds:
-        world = World(settings, PROFILE, CONFIG, engines=2, tenants=TENANTS)
-        world.run(arrivals(DEMO_MIX, (Phase(60.0, 3.0, swing=0.5),), capacity, seed), 65.0)
+        world = World(settings, fleet("p", PROFILE, CONFIG, 2))
+        coming = arrivals(DEMO_MIX, (Phase(60.0, 3.0, swing=0.5),), capacity, seed)
+        world.run(planned(coming, tenants=TENANTS), 65.0)
         world.controller.verify()
         for settlement in world.settled:
             of = flood if settlement.tenant == "flood" else modest

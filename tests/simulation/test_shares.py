@@ -19,6 +19,8 @@ from forebay.enginemodel.profile import EngineConfig
 from forebay.load.felt import End
 from forebay.load.workload import DEMO_MIX, Lengths, Part, Phase, arrivals, capacity_rps
 from forebay.profiles import load_profile
+from forebay.simulate.place import fleet
+from forebay.simulate.request import planned
 from forebay.simulate.world import World
 
 PROFILE = load_profile("llama3-8b-a100x1-bf16")
@@ -36,7 +38,7 @@ def run(
     parts: Mapping[str, Part] = PARTS,
 ) -> World:
     """Traffic of each class as a multiple of what two engines can serve of it; the same for each seed and class."""
-    planned = sorted(
+    coming = sorted(
         (
             arrival
             for number, (name, phases) in enumerate(loads.items())
@@ -46,9 +48,10 @@ def run(
         ),
         key=lambda arrival: arrival.at_s,
     )
-    numbered = [replace(arrival, index=index) for index, arrival in enumerate(planned)]
-    world = World(Settings(pools=(PoolSettings("p", law=LAW),), classes=classes), PROFILE, CONFIG, engines=2)
-    world.run(numbered, until_s)
+    numbered = [replace(arrival, index=index) for index, arrival in enumerate(coming)]
+    settings = Settings(pools=(PoolSettings("p", law=LAW),), classes=classes)
+    world = World(settings, fleet("p", PROFILE, CONFIG, 2))
+    world.run(planned(numbered), until_s)
     world.controller.verify()
     return world
 

@@ -22,6 +22,7 @@ from forebay import __version__
 COMMANDS: Final[dict[str, str]] = {
     "serve": "Run the gateway in front of one or more inference engines.",
     "engine": "Run the engine emulator: an OpenAI-compatible server with measured timing.",
+    "simulate": "Try a policy on a trace in virtual time.",
     "demo": "Show the same overload with and without Forebay, and a result table.",
     "explain": "Say why a request was refused, had to wait, or was let in.",
     "mode": "Show or switch what a running gateway does with its decisions.",

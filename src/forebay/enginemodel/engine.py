@@ -97,6 +97,25 @@ class Engine:
             return self._decode.generated(sequence)
         return sequence.generated
 
+    def generated_before_step(self, request_id: int) -> int | None:
+        """The same while the last step runs, which gives one token to each that decodes: those that are there."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        if sequence.state is RequestState.DECODING:
+            return self._decode.generated(sequence) - 1
+        return sequence.generated
+
+    def prefilled(self, request_id: int) -> int | None:
+        """Prompt tokens of a live request that have been computed, or None if it is not live."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        prompt = sequence.request.prompt_tokens
+        if sequence.state is RequestState.DECODING or sequence.generated:
+            return prompt
+        return min(sequence.computed, prompt)
+
     def cached_tokens(self, request_id: int) -> int | None:
         """Prompt tokens of a live request that the prefix cache had at its admission, or None if it is not live."""
         sequence = self._sequences.get(request_id)
@@ -158,8 +177,13 @@ class Engine:
         self._counters.requests_aborted += 1
         return True
 
-    def step(self, now: float) -> StepResult | None:
+    def step(self, now: float, *, list_tokens: bool = True) -> StepResult | None:
         """Run the step that starts at `now`. None if there is nothing to do.
+
+        Args:
+            now: not before the last step's end.
+            list_tokens: fill in `StepResult.tokens`, which costs as much as the batch is large; all else costs what
+                changes.
 
         After calling: nothing may be stepped again before `end_s` of the result.
         """
@@ -183,7 +207,7 @@ class Engine:
             sequences=decoding + step.prefilling,
         )
         self._busy_until_s = now + duration_s
-        return self._give_tokens(step, now, duration_s)
+        return self._give_tokens(step, now, duration_s, list_tokens)
 
     # -- the parts of a step ------------------------------------------------------------------------------------
 
@@ -280,18 +304,20 @@ class Engine:
             self._partial = None
             step.completed.append(sequence)
 
-    def _give_tokens(self, step: StepDraft, now: float, duration_s: float) -> StepResult:
+    def _give_tokens(self, step: StepDraft, now: float, duration_s: float, list_tokens: bool) -> StepResult:
         """End the step: one token for each decoding sequence and each whose prefill is complete."""
         counters, decode = self._counters, self._decode
-        tokens = list(decode.members)
+        decoded = len(decode.members)
+        given = decoded + len(step.completed)
+        tokens = list(decode.members) if list_tokens else []
         first: list[int] = []
         resumed: list[int] = []
-        done = decode.advance() if tokens else []
-        decoded = len(tokens)
+        done = decode.advance() if decoded else []
         credited = 0
         for sequence in step.completed:
             request = sequence.request
-            tokens.append(request.id)
+            if list_tokens:
+                tokens.append(request.id)
             if sequence.generated == 0:
                 first.append(request.id)
                 credited += request.prompt_tokens
@@ -310,10 +336,10 @@ class Engine:
         counters.busy_s += duration_s
         counters.prefill_tokens += step.prefill_tokens
         counters.prompt_tokens += credited
-        counters.generation_tokens += len(tokens)
+        counters.generation_tokens += given
         counters.requests_finished += len(done)
-        if tokens:
-            counters.count_iteration(credited + len(tokens))
+        if given:
+            counters.count_iteration(credited + given)
         return StepResult(
             start_s=now,
             duration_s=duration_s,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.admission.effects import Abort, Effect
-from forebay.admission.events import Arrived, AttemptFailed, EndpointsChanged, Event
+from forebay.admission.events import Arrived, AttemptFailed, EndpointsChanged, Event, Sampled, SampleMissed
 from forebay.admission.model import Check, Demand, EndpointId
 from forebay.admission.outcomes import Outcome
 from forebay.admission.settings import Settings
@@ -21,6 +21,7 @@ class PassThrough:
     def __init__(self, settings: Settings, now: float) -> None:
         del settings, now  # it decides nothing
         self._endpoints: dict[str, tuple[EndpointId, ...]] = {}
+        self._gone: dict[EndpointId, None] = {}
         self._turn: dict[str, int] = {}
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
@@ -34,6 +35,10 @@ class PassThrough:
                 return (Abort(ticket, Outcome.UPSTREAM_FAILED, "The engine failed."),)
             case EndpointsChanged(pool, endpoints):
                 self._endpoints[pool] = endpoints
+            case SampleMissed(endpoint=endpoint, unreachable=True):
+                self._gone[endpoint] = None
+            case Sampled(endpoint=endpoint):
+                self._gone.pop(endpoint, None)
         return ()
 
     def wake(self, now: float) -> Sequence[Effect]:
@@ -44,7 +49,7 @@ class PassThrough:
         return None
 
     def _next(self, demand: Demand) -> EndpointId | None:
-        endpoints = self._endpoints.get(demand.pool, ())
+        endpoints = [one for one in self._endpoints.get(demand.pool, ()) if one not in self._gone]
         if not endpoints:
             return None
         turn = self._turn.get(demand.pool, 0)

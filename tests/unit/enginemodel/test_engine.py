@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forebay.enginemodel import (
@@ -326,3 +328,31 @@ def test_a_recorded_preemption_storm_is_reproduced(watermark: float, recorded: i
     assert statistics.preemptions == pytest.approx(recorded, rel=0.15)
     assert 13 <= running_max <= 15
     assert (48, 48 * 300) == (statistics.requests_finished, statistics.generation_tokens)
+
+
+def test_tokens_are_listed_only_where_they_are_wanted() -> None:
+    """All else of a step is the same; the list alone grows with the batch."""
+    listed, counted = engine(), engine()
+    for one in (listed, counted):
+        for number in range(4):
+            one.submit(Request(number, 3, 4))
+    while listed.has_work:
+        now = listed.busy_until_s
+        full, short = listed.step(now), counted.step(now, list_tokens=False)
+        assert full is not None
+        assert short is not None
+        assert len(full.tokens) >= full.decoding
+        assert () == short.tokens
+        assert replace(full, tokens=()) == short
+    assert listed.statistics() == counted.statistics()
+
+
+def test_what_a_running_step_will_give_can_be_left_out() -> None:
+    """Before its end a step has given nothing; a prompt is computed chunk by chunk."""
+    one = engine(max_num_batched_tokens=8)
+    one.submit(Request(1, 20, 3))
+    seen = []
+    while one.has_work:
+        one.step(one.busy_until_s)
+        seen.append((one.prefilled(1), one.generated_before_step(1)))
+    assert [(8, 0), (16, 0), (20, 0), (20, 1), (None, None)] == seen
