@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Further arguments: make test ARGS='tests/unit/http -k framing', make demo ARGS=--json
 ARGS ?=
 
-.PHONY: help setup setup-base test compiled test-compiled demo check lint format types layers tidy docs bench bench-decision bench-scale test-engines lock clean
+.PHONY: help setup setup-base test compiled test-compiled demo check lint format types layers tidy docs bench bench-decision bench-scale bench-goodput test-engines lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench: setup ## Measure overhead against going direct and against Envoy
 
 bench-decision: setup ## Measure what one decision costs with a long queue
 	$(PY) -m benchmarks.decision.run --compiled $(ARGS)
+
+bench-goodput: setup ## Compare policies in virtual time, by scenario and trace
+	$(PY) -m benchmarks.goodput.run $(ARGS)
 
 bench-scale: setup ## Measure memory and CPU with very many streams, waiting requests and large bodies
 	$(PY) -m benchmarks.scale.run $(ARGS)
