@@ -31,6 +31,8 @@ from forebay.simulate.scenario import standard_classes
 
 PROFILE: Final = "llama3-8b-a100x1-bf16"
 """Slow enough that a cell of 3,000 requests lasts minutes: longer than anybody may wait."""
+CHUNK_TOKENS: Final = 1_024
+"""Of a step. With the profile's 2,048, a step full of prompts takes longer than realtime streams may pause."""
 MADE: Final = ("synthetic:chat", "synthetic:documents", "synthetic:reasoning", "synthetic:mixed")
 REQUESTS: Final = 3_000
 QUICK_REQUESTS: Final = 240
@@ -123,7 +125,8 @@ def play(cell: Cell) -> Done:
     scenario = next(one for one in SCENARIOS if one.name == cell.scenario)
     profile = load_profile(PROFILE)
     settings = Settings(pools=(PoolSettings("p"),), classes=standard_classes())
-    engines = fleet("p", profile, EngineConfig.from_profile(profile), scenario.replicas)
+    config = EngineConfig.from_profile(profile, max_num_batched_tokens=CHUNK_TOKENS)
+    engines = fleet("p", profile, config, scenario.replicas)
     setup = setup_of(scenario, Source(cell.trace, cell.requests), settings, engines, cell.seed)
     came = run(setup, cell.policy, look_at_refusals=False)
     return Done(cell, came.to_json(), came.faults, time.process_time() - begun_s)

@@ -13,6 +13,7 @@ from typing import Final
 from forebay.admission.controller import Controller
 from forebay.simulate.pass_through import PassThrough
 from forebay.simulate.policy import PolicyMaker
+from forebay.simulate.product import as_configured_or_strict
 
 
 class UnknownPolicy(ValueError):
@@ -41,7 +42,10 @@ def without_argument(maker: PolicyMaker) -> Callable[[str], PolicyMaker]:
 
 
 POLICIES: Final[dict[str, Entry]] = {
-    "forebay": Entry("Forebay's own decisions, as `forebay serve` makes them", without_argument(Controller)),
+    "forebay": Entry(
+        "Forebay's own decisions, as `forebay serve` makes them; `forebay:strict` serves classes by rank",
+        as_configured_or_strict(Controller),
+    ),
     "pass-through": Entry(
         "no control: every request goes to the next engine in turn", without_argument(PassThrough)
     ),
