@@ -1,6 +1,7 @@
 """The policies by name, as `forebay simulate --policy` takes them.
 
-A name may go on with a colon and what the policy makes of it: `static:64`. To add a baseline, add its entry here.
+A name may go on with a colon and what the policy makes of it: `static:64`. The baselines
+are in `baselines.registry`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay.admission.controller import Controller
+from forebay.simulate.baselines.registry import BASELINES
 from forebay.simulate.pass_through import PassThrough
 from forebay.simulate.policy import PolicyMaker
 from forebay.simulate.product import as_configured_or_strict
@@ -49,6 +51,7 @@ POLICIES: Final[dict[str, Entry]] = {
     "pass-through": Entry(
         "no control: every request goes to the next engine in turn", without_argument(PassThrough)
     ),
+    **{name: Entry(summary, maker) for name, (summary, maker) in BASELINES.items()},
 }
 """Every policy, in the order in which they are listed."""
 
