@@ -262,7 +262,7 @@ class Lifecycle:
         if unseen is not None:
             charged_us = min(true_us, int((now - ticket.dispatched_s) * MICRO * unseen.meter.speed))
         ticket.pool.queue.settle(ticket, charged_us)
-        self._settle(ticket, outcome, now, charged_us=charged_us, prompt_tokens=prompt, output_tokens=output)
+        self._settle(ticket, outcome, now, charged_us, prompt, output, usage)
 
     def _reject(self, ticket: Ticket, now: float) -> None:
         """The engine answered with an error of its own: no work was done, and nothing is to be learned but that."""
@@ -431,15 +431,15 @@ class Lifecycle:
             None if ticket.debit is None else ticket.debit.account.view(now),
         )
 
-    def _settle(
+    def _settle(  # noqa: PLR0917 - by position: it is called for each request
         self,
         ticket: Ticket,
         outcome: Outcome,
         now: float,
-        *,
         charged_us: int = 0,
         prompt_tokens: int | None = None,
         output_tokens: int = 0,
+        usage: Usage | None = None,
     ) -> None:
         demand, settings = ticket.demand, ticket.settings
         if demand.ticket in self.tickets:
@@ -478,6 +478,9 @@ class Lifecycle:
                     output_tokens,
                     ticket.attempts,
                     met,
+                    demand,
+                    ticket.cost,
+                    usage,
                 )
             )
         )

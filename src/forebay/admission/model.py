@@ -352,3 +352,9 @@ class Settlement:
     output_tokens: int
     attempts: int
     met_objective: bool
+    demand: Demand | None = None
+    """What was asked for."""
+    cost: Cost | None = None
+    """What it was expected to take."""
+    usage: Usage | None = None
+    """What the engine counted, as far as it is believed."""

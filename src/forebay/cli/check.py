@@ -63,6 +63,9 @@ def _summary(config: Config, settings: Settings) -> list[str]:
         rules = settings.rules.rules
         each = sum(rule.of_request for rule in rules)
         lines.append(f"rules: {len(rules)}, {each} of them asked for each request")
+    if config.record is not None:
+        kept = f"{config.record.files} files of {config.record.max_size / 2**20:g} MiB"
+        lines.append(f"record {config.record.path}: at most {kept}")
     lines.append(f"class_order {settings.class_order.value}, displace {settings.displace.value}")
     lines.append(f"bodies of waiting requests: at most {settings.max_waiting_bytes / 2**20:.0f} MiB")
     return lines

@@ -24,6 +24,8 @@ COMMANDS: Final[dict[str, str]] = {
     "engine": "Run the engine emulator: an OpenAI-compatible server with measured timing.",
     "simulate": "Try a policy on a trace in virtual time.",
     "demo": "Show the same overload with and without Forebay, and a result table.",
+    "replay": "Send a trace to an endpoint, and say what users felt.",
+    "report": "Say what a recorded workload looks like, and what it needs.",
     "explain": "Say why a request was refused, had to wait, or was let in.",
     "mode": "Show or switch what a running gateway does with its decisions.",
     "check": "Validate a configuration file and say what it means.",

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from forebay.config.engine_entry import EngineEntry, MetricNames
 from forebay.config.errors import ConfigProblem
 from forebay.config.gpu_metrics import GpuMetrics
+from forebay.config.record_entry import RecordEntry
 from forebay.config.rule_entries import RefuseAction, RuleAction, RuleEntry
 from forebay.config.schema import LATER_KEYS, ClassEntry, Config, Limits, Pool
 from forebay.config.secret_keys import harmless, in_words, may_be_secret
@@ -32,6 +33,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "plans.*": PlanEntry,
     "tenants[]": TenantEntry,
     "limits": Limits,
+    "record": RecordEntry,
     "rules[]": RuleEntry,
     "rules[].then": RuleAction,
     "rules[].then.refuse": RefuseAction,

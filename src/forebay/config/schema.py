@@ -25,8 +25,9 @@ from forebay.config.engine_entry import EngineEntry, or_name
 from forebay.config.gpu_metrics import GPU_METRICS_JSON_SCHEMA, Endpoint, GpuMetrics
 from forebay.config.header_names import free_header
 from forebay.config.origins import Origin
+from forebay.config.record_entry import RecordEntry
 from forebay.config.rule_entries import RuleEntry
-from forebay.config.strict import DURATION_JSON_SCHEMA, Duration, Strict, plain_name
+from forebay.config.strict import DURATION_JSON_SCHEMA, Duration, Size, Strict, plain_name
 from forebay.config.tenancy import (
     AnonymousPolicy,
     Network,
@@ -48,7 +49,6 @@ LATER_KEYS: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
             "shared_state",
-            "record",
         }
     ),
     "pools[]": frozenset(
@@ -62,12 +62,6 @@ is refused with a message that says so: accepted and ignored, it would be a limi
 
 
 _PASSED_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~@:+-]+)+(?:/\*)?")
-
-Size = Annotated[
-    int,
-    BeforeValidator(parse_size_bytes),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "examples": ["32MiB"]}]}),
-]
 
 
 def _auto_or_size(value: object) -> int | None:
@@ -400,6 +394,8 @@ class Config(Strict):
     state_file: str = "auto"
     """Where what was learned of engines is kept over restarts: a file, `auto` (under the user's state directory), or
     `none`."""
+    record: RecordEntry | None = None
+    """Where each request that ends leaves a line, for `forebay report` and other tools; unset means nowhere."""
     limits: Limits = Limits()
     """Bounds on what one process holds."""
     grace: Annotated[Duration, Field(ge=0, le=86400)] = 30.0

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from forebay.config.secret_keys import quoted
-from forebay.config.units import parse_duration_s
+from forebay.config.units import parse_duration_s, parse_size_bytes
 
-__all__ = ["DURATION_JSON_SCHEMA", "DURATION_PATTERN", "Duration", "Strict", "plain_name"]
+__all__ = ["DURATION_JSON_SCHEMA", "DURATION_PATTERN", "Duration", "Size", "Strict", "plain_name"]
 
 DURATION_PATTERN = r"^(0|([0-9]+(\.[0-9]*)?\s*(us|ms|s|m|min|h|d)\s*)+)$"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")
@@ -20,6 +20,12 @@ DURATION_JSON_SCHEMA: Final[dict[str, Any]] = {
     "anyOf": [{"type": "string", "pattern": DURATION_PATTERN}, {"const": 0}]
 }
 Duration = Annotated[float, BeforeValidator(parse_duration_s), WithJsonSchema(DURATION_JSON_SCHEMA)]
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "examples": ["32MiB"]}]}),
+]
 
 
 class Strict(BaseModel):

@@ -47,8 +47,8 @@ class ChatBodies:
         ).encode()
 
 
-def prompt_text(start: str, prompt_tokens: int) -> str:
+def prompt_text(start: str, prompt_tokens: int, bytes_per_token: float = BYTES_PER_TOKEN) -> str:
     """Text that makes a chat prompt of about this many tokens."""
-    length = max(1, prompt_tokens - TEMPLATE_TOKENS) * BYTES_PER_TOKEN
+    length = max(1, round(max(1, prompt_tokens - TEMPLATE_TOKENS) * bytes_per_token))
     repeats = length // len(_TEXT) + 1
     return (start + _TEXT * repeats)[:length]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic  # not the loop's clock, which uvloop rounds to milliseconds and reads once a turn
@@ -41,14 +42,25 @@ class Target:
 
     host: str
     port: int
+    tls: bool = False
 
     @staticmethod
     def parse(url: str) -> Target:
-        """Read `http://HOST:PORT`; a path is refused, since the API's own paths are appended."""
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
-            raise WrongTarget(f"target {url!r} should look like http://127.0.0.1:8000")
-        return Target(parts.hostname, parts.port or 80)
+        """Read `http://HOST:PORT` or `https://…`; a path is refused, since the API's own paths are appended."""
+        wrong = WrongTarget(f"target {url!r} should look like http://127.0.0.1:8000")
+        try:
+            parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise wrong from None
+        if not host or parts.scheme not in {"http", "https"} or parts.path.strip("/") or parts.query:
+            raise wrong
+        tls = parts.scheme == "https"
+        return Target(host, port or (443 if tls else 80), tls)
+
+    def upstream(self) -> Upstream:
+        """Connections to it."""
+        return Upstream(self.host, self.port, tls=ssl.create_default_context() if self.tls else None)
 
 
 Compose = Callable[[Arrival], bytes]
@@ -95,13 +107,23 @@ class OpenLoop:
         *,
         path: str = "/v1/chat/completions",
         headers: Sequence[tuple[str, str]] = (),
+        own_headers: Callable[[Arrival], str] | None = None,
     ) -> None:
+        """A client that has sent nothing yet.
+
+        Args:
+            targets: asked in turn.
+            compose: makes the bodies.
+            path: of the API.
+            headers: of every request.
+            own_headers: further lines for one request, each with its line break.
+        """
         if not targets:
             raise WrongTarget("at least one target is needed")
         self.counts = Counts()
         self.felt: list[Felt] = []
         """One record per request that has ended, in the order of their ends."""
-        self._upstreams = [Upstream(target.host, target.port) for target in targets]
+        self._upstreams = [target.upstream() for target in targets]
         extra = "".join(f"{name}: {value}\r\n" for name, value in headers)
         self._heads = [
             f"POST {path} HTTP/1.1\r\nhost: {target.host}:{target.port}\r\n"
@@ -110,6 +132,7 @@ class OpenLoop:
         ]
         self._turns = itertools.cycle(range(len(targets)))
         self._compose = compose
+        self._own_headers = own_headers
         self._planned: Sequence[Arrival] = ()
         self._next = 0
         self._start_s = 0.0
@@ -154,9 +177,11 @@ class OpenLoop:
     def _send(self, arrival: Arrival, due_s: float) -> None:
         turn = next(self._turns)
         body = self._compose(arrival)
-        head = b"%s%s\r\ncontent-length: %d\r\n\r\n" % (
+        own = "" if self._own_headers is None else self._own_headers(arrival)
+        head = b"%s%s\r\n%scontent-length: %d\r\n\r\n" % (
             self._heads[turn],
             arrival.class_name.encode("latin-1"),
+            own.encode("latin-1"),
             len(body),
         )
         self.counts.sent += 1

@@ -41,6 +41,8 @@ class RecordLine(msgspec.Struct, omit_defaults=True, gc=False):
     stream: bool = True
     generates: bool = True
     """False for embeddings and scoring, which have no output."""
+    flat: str = ""
+    """`audio` or `image`: the request was not counted in tokens."""
     samples: int = 1
     """Answers asked for (`n`)."""
     retry: int = 0

@@ -69,6 +69,7 @@ class TraceRow:
 
 
 _Line = TypeVar("_Line")
+_Row = TypeVar("_Row")
 
 _RowReader: TypeAlias = Callable[["Lines"], Iterator[TraceRow]]
 
@@ -81,20 +82,32 @@ def read_trace(path: str | Path, limit: int | None = None) -> Iterator[TraceRow]
     with _opened(path) as lines:
         reader = _READERS[_recognise(lines)]
         start_s: float | None = None
-        for count, row in enumerate(_in_order(reader(lines))):
+        for count, (at_s, row) in enumerate(_in_order(reader(lines), lambda row: row.at_s)):
             if count == limit:
                 return
-            start_s = row.at_s if start_s is None else start_s
-            yield replace(row, at_s=row.at_s - start_s)
+            start_s = at_s if start_s is None else start_s
+            yield replace(row, at_s=at_s - start_s)
 
 
-def read_records(path: str | Path) -> Iterator[RecordLine]:
-    """The lines of our own recorder, in the order of the file. Raises `TraceError` if it is something else."""
-    with _opened(path) as lines:
-        found = _recognise(lines)
-        if found != "forebay":
-            raise TraceError(f"{path}: this is a trace ({found}), not a record of forebay's recorder")
-        yield from _record_lines(lines)
+def read_records(*paths: str | Path) -> Iterator[tuple[float, RecordLine]]:
+    """The lines of our own recorder with the seconds since 1970 of their arrival, in order of those.
+
+    Several files are read one after the other, the earliest first. Raises `TraceError` if one is something else.
+    """
+
+    def chained() -> Iterator[RecordLine]:
+        starts = []
+        for path in paths:
+            with _opened(path) as lines:
+                found = _recognise(lines)
+                if found != "forebay":
+                    raise TraceError(f"{path}: this is a trace ({found}), not a record of forebay's recorder")
+                starts.append((next(_record_lines(lines)).time, path))
+        for _, path in sorted(starts, key=lambda start: start[0]):
+            with _opened(path) as lines:
+                yield from _record_lines(lines)
+
+    return _in_order(chained(), lambda line: line.time)
 
 
 def format_of(path: str | Path) -> str:
@@ -177,21 +190,22 @@ def _shown(found: object) -> str:
 # Order
 
 
-def _in_order(rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
-    """Sorted by time within a window, and equal times as they came."""
-    held: list[tuple[float, int, TraceRow]] = []
+def _in_order(rows: Iterator[_Row], at_s: Callable[[_Row], float]) -> Iterator[tuple[float, _Row]]:
+    """With their times, sorted within a window, and equal times as they came; times never go back."""
+    held: list[tuple[float, int, _Row]] = []
     last_s = float("-inf")
     for count, row in enumerate(rows):
+        entry = (at_s(row), count, row)
         if len(held) < WINDOW:
-            heapq.heappush(held, (row.at_s, count, row))
+            heapq.heappush(held, entry)
             continue
-        at_s, _, first = heapq.heappushpop(held, (row.at_s, count, row))
-        last_s = max(last_s, at_s)
-        yield first if at_s == last_s else replace(first, at_s=last_s)
+        first_s, _, first = heapq.heappushpop(held, entry)
+        last_s = max(last_s, first_s)
+        yield last_s, first
     while held:
-        at_s, _, first = heapq.heappop(held)
-        last_s = max(last_s, at_s)
-        yield first if at_s == last_s else replace(first, at_s=last_s)
+        first_s, _, first = heapq.heappop(held)
+        last_s = max(last_s, first_s)
+        yield last_s, first
 
 
 # CSV

@@ -24,6 +24,7 @@ from forebay import __version__
 from forebay.admission.model import EndpointState, Mode
 from forebay.admission.outcomes import Group, Outcome
 from forebay.observe.counts import Counts
+from forebay.observe.recorder import RecordCounts
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -69,6 +70,8 @@ class Metrics:
         """Log lines that were not written."""
         self.early_answers: Callable[[], Mapping[str, int]] = dict
         """Answers given without asking the core, by code or status; never a client's text."""
+        self.recorded = RecordCounts()
+        """What came of the lines of the record."""
         self.configuration: Configuration | None = None
         """Who reloads it; None where nobody does."""
         self.registry = CollectorRegistry()
@@ -173,7 +176,21 @@ class Metrics:
             value=self.lines_dropped(),
         )
         yield from (requests, refusals, shadow, early, goodput, attainment, admitted, errors, dropped)
+        yield from self._recorded()
         yield from self._by_tenant()
+
+    def _recorded(self) -> Iterator[Metric]:
+        if not self.recorded.used:
+            return
+        yield CounterMetricFamily(
+            "forebay_record_lines_total", "Lines written to the record.", value=self.recorded.written
+        )
+        lost = CounterMetricFamily(
+            "forebay_record_lines_dropped_total", "Lines of the record not written.", labels=("reason",)
+        )
+        lost.add_metric(("buffer",), self.recorded.no_room)
+        lost.add_metric(("disk",), self.recorded.not_written)
+        yield lost
 
     def _by_tenant(self) -> Iterator[Metric]:
         labels = ("pool", "tenant")

@@ -52,6 +52,7 @@ from forebay.runtime.gpu_polling import GpuPolling, GpuSource
 from forebay.runtime.listening import ListenerTls
 from forebay.runtime.polling import EngineClient, Polling
 from forebay.runtime.prepared import Prepared
+from forebay.runtime.recording import Recording
 from forebay.runtime.reloading import Reloading, ReloadResult
 from forebay.runtime.serving import ServingDirectory
 from forebay.runtime.state_file import StateFile, state_path
@@ -127,6 +128,7 @@ class App:
         self._state = None if path is None else StateFile(path, self.driver.export_learned)
         self.endpoint_log = EndpointLog(self.snapshot, self.driver.now)
         self._observe()
+        self.recording = Recording(self.driver, self.ids_of, self.metrics.recorded)
         self.server = HttpServer(self.gateway, _server_limits(config))
         credential = config.admin_token.get_secret_value() if config.admin_token is not None else None
         access = AdminAccess(on_loopback=config.admin.is_loopback, credential=credential)
@@ -242,6 +244,7 @@ class App:
         self.polling.start()
         self.gpu_polling.start()
         self.reloading.start()
+        self.recording.follow(config.record)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
@@ -307,6 +310,7 @@ class App:
         self._polled = wanted
         self.polling.follow(wanted)
         self.gpu_polling.follow(_gpu_sources(config))
+        self.recording.follow(config.record)
         if self._listener_tls is not None and prepared.tls.server is not None:
             self._listener_tls.replace(prepared.tls.server)
 
@@ -335,6 +339,7 @@ class App:
         await self.gpu_polling.stop()
         self.gateway.close()
         self.driver.stop()
+        await self.recording.stop()
         if self._state is not None and self.driver.broken is None:
             await self._state.stop()
         self.stream.close()

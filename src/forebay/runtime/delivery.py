@@ -86,12 +86,19 @@ class Delivery:
         self._on_hold += tuple(holds)
         self._on_unenforced += tuple(unenforced)
 
-    def watch(self, on_record: Callable[[DecisionRecord], None]) -> Callable[[], None]:
-        """Tell this about every decision from now on, until what is returned is called."""
+    def watch(
+        self,
+        on_record: Callable[[DecisionRecord], None],
+        on_settlement: Callable[[Settlement], None] | None = None,
+    ) -> Callable[[], None]:
+        """Tell these about every decision, and every end, from now on, until what is returned is called."""
+        ends = () if on_settlement is None else (on_settlement,)
         self._on_record += (on_record,)
+        self._on_settlement += ends
 
         def stop() -> None:
             self._on_record = tuple(observer for observer in self._on_record if observer is not on_record)
+            self._on_settlement = tuple(observer for observer in self._on_settlement if observer not in ends)
 
         return stop
 

@@ -59,7 +59,7 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         ("polls: []\n" + POOLS, ":1:1: polls: unknown key; did you mean pools? (allowed here: admin, admin_token,"),
         (POOLS + "  endpoint: [x]\n", ":3:3: pools[0].endpoint: unknown key; did you mean endpoints? (allowed"),
         (POOLS + "  max_body: 1MiB\n", ":3:3: pools[0].max_body: unknown key; it belongs to limits (allowed here"),
-        (POOLS + "record: x\n", ":3:1: record: this version of Forebay does not have this setting yet; remove it"),
+        (POOLS + "shared_state: x\n", ":3:1: shared_state: this version of Forebay does not have this"),
         (POOLS + "  discovery: {dns: x}\n", ":3:3: pools[0].discovery: this version of Forebay does not have this"),
         (POOLS + "classes: {realtime: {max_stream: 0s}}\n", "classes.realtime.max_stream: found 0s, must be more"),
         (POOLS + "classes: {realtime: {max_stream: long}}\n", "classes.realtime.max_stream: "),

@@ -248,6 +248,7 @@ async def test_nothing_planned_is_nothing_felt() -> None:
         ("http://127.0.0.1:8000", Target("127.0.0.1", 8000)),
         ("http://example.test/", Target("example.test", 80)),
         ("localhost:8080", Target("localhost", 8080)),
+        ("https://example.test", Target("example.test", 443, tls=True)),
     ],
 )
 def test_targets_are_origins(url: str, target: Target) -> None:
@@ -255,7 +256,7 @@ def test_targets_are_origins(url: str, target: Target) -> None:
     assert Target.parse(url) == target
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1", "http://", "http://127.0.0.1:8000/v1", ""])
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://[", "http://", "http://127.0.0.1:8000/v1", ""])
 def test_what_is_no_origin_is_refused(url: str) -> None:
     """Another scheme, no host, or a path is an error that shows what is meant."""
     with pytest.raises(WrongTarget, match=r"should look like http://127\.0\.0\.1:8000"):

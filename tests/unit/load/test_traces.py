@@ -101,7 +101,7 @@ def test_our_own_record_as_a_trace(tmp_path: Path) -> None:
     """What the recorder wrote is a trace with tenants and classes; unknown fields do not matter."""
     file = written(tmp_path, json.dumps(RECORDED | {"later": [1]}) + "\n")
     assert [TraceRow(0.0, 30, 7, "acme", "", "m", 16, "batch", 256, False)] == list(read_trace(file))
-    assert ["acme"] == [line.tenant for line in read_records(file)]
+    assert ["acme"] == [line.tenant for _, line in read_records(file)]
 
 
 def test_only_records_are_read_as_records(tmp_path: Path) -> None:
