@@ -303,7 +303,10 @@ def errors(one: Outcome, other: Outcome) -> dict[str, float | None]:
 
 def drift(before: Sequence[Observation], after: Sequence[Observation]) -> float | None:
     """How far the same probes were apart before and after: no model can do better than that."""
-    return quantile([abs(b.seconds / a.seconds - 1) for a, b in zip(before, after, strict=True)], 0.5)
+    pairs = zip(before, after, strict=True)
+    return quantile(
+        [abs(b.seconds / a.seconds - 1) for a, b in pairs if a.seconds > 0 and b.seconds > 0], 0.5
+    )
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:

@@ -71,6 +71,7 @@ class Observation:
     """A time that a client saw, and what the engine did in it."""
 
     seconds: float
+    """0 where an answer came in one piece, as it does when the API server was kept from running: of no use."""
     contents: Contents
 
 
@@ -86,7 +87,9 @@ class Fit:
     def error(self, observations: Iterable[Observation]) -> float:
         """Median of the relative errors."""
         errors = [
-            abs(_dot(one.contents.row(self.law.n0), self.columns) / one.seconds - 1) for one in observations
+            abs(_dot(one.contents.row(self.law.n0), self.columns) / one.seconds - 1)
+            for one in observations
+            if one.seconds > 0
         ]
         return median(errors)
 
@@ -156,6 +159,7 @@ def observations(
 
 def fit(seen: Sequence[Observation]) -> Fit:
     """The law that fits best, over all knees."""
+    seen = [one for one in seen if one.seconds > 0]
     best: tuple[float, int, list[float]] | None = None
     for knee in KNEES:
         rows = [[value / one.seconds for value in one.contents.row(knee)] for one in seen]

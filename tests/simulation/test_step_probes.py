@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
-from benchmarks.engines.fidelity import BASE, FITTED, HELD_OUT, modelled
+from benchmarks.engines.fidelity import BASE, FITTED, HELD_OUT, drift, modelled
 from benchmarks.engines.step_probes import Observation, Probe, fit, observations
 from forebay.enginemodel.law import StepLaw
 from forebay.enginemodel.profile import EngineConfig
@@ -45,6 +46,14 @@ def test_a_known_law_is_found_again() -> None:
     found = fit(seen(FITTED, 0.0))
     assert found.error(seen(HELD_OUT, 0.0)) < 0.001
     assert abs(found.outside_s - OUTSIDE_S) < 0.001
+
+
+def test_answers_that_came_in_one_piece_are_left_out() -> None:
+    """They say nothing of the steps between."""
+    useless = [replace(one, seconds=0.0) for one in seen(HELD_OUT, 0.0)]
+    found = fit([*seen(FITTED, 0.0), *useless])
+    assert found.error([*seen(HELD_OUT, 0.0), *useless]) < 0.001
+    assert 0.0 == drift(useless + seen(HELD_OUT, 0.0), seen(HELD_OUT, 0.0) * 2)
 
 
 def test_noise_is_averaged_out() -> None:
