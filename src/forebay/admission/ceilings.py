@@ -78,7 +78,7 @@ class Ceilings:
             if endpoint.is_up:
                 us_per_s += endpoint.meter.speed * MICRO
         queue.window.look(us_per_s, now)
-        above = [index for index in self._capped if queue.is_above_share(index)]
+        above = [i for i in self._capped if queue.window.is_above(i, queue.classes[i].rules.max_share)]
         if above and self._others_wait(above):
             for index in above:
                 queue.set_shut(index, shut=True)
@@ -97,7 +97,7 @@ class Ceilings:
             if limited == index and used >= ceiling:
                 return Check("admit_below_utilization", used, ceiling, False)
         queue = self._queue
-        return Check("max_share", queue.share_of(index), queue.classes[index].rules.max_share, False)
+        return Check("max_share", queue.window.share_of(index), queue.classes[index].rules.max_share, False)
 
     def _others_wait(self, above: list[int]) -> bool:
         for queue in self._queue.classes:  # noqa: SIM110 - a generator costs more than the whole loop

@@ -22,6 +22,7 @@ request may start is asked of the endpoints, bounds and bookings are the ledger'
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from forebay.admission.class_queue import ClassQueue, ClassRules, has_shares
 from forebay.admission.errors import InvariantError
@@ -172,14 +173,6 @@ class PoolQueue:
         self.window.reclass(sources)
         self._find_apart()
 
-    def is_above_share(self, index: int) -> bool:
-        """True if this class had more than its `max_share` of what was charged lately."""
-        return self.window.is_above(index, self.classes[index].rules.max_share)
-
-    def share_of(self, index: int) -> float:
-        """Its part of what was charged lately."""
-        return self.window.share_of(index)
-
     def set_shut(self, index: int, *, shut: bool) -> None:
         """A class may not start from now on, or may again. Only one that `may_shut`."""
         queue = self.classes[index]
@@ -306,11 +299,6 @@ class PoolQueue:
                     smallest = head
         return smallest
 
-    def smallest_kv(self) -> int | None:
-        """Its KV need in tokens: if that does not fit, nothing does. None if nobody waits."""
-        waiter = self.smallest_kv_waiter()
-        return waiter.kv_tokens if waiter is not None else None
-
     # What is known of it
 
     def work_ahead(self, waiter: Waiter) -> tuple[int, int]:
@@ -318,8 +306,8 @@ class PoolQueue:
 
         Let A be the work of its own tenant up to and with it. Then the other tenants of its class are served what
         `work_ahead` says, A' in all with A, and of another class with backlog B and weight W min(B, A' · W ÷ own W);
-        with `strict`, the whole backlog of the higher ranks. The count is as many requests as that work has at the
-        mean cost of each class.
+        with `strict`, the backlog of the higher ranks, but together no more than this class's floor leaves them. The
+        count is as many requests as that work has at the mean cost of each class.
         """
         queue = self.classes[waiter.class_index]
         tenant = queue.tenants.get(waiter.tenant)
@@ -345,6 +333,8 @@ class PoolQueue:
             upto_us += more_us
             requests += others * more_us / others_us
         before_us = upto_us - own_us
+        floor = queue.rules.floor
+        left_us = upto_us * (1.0 / floor - 1.0) if self.strict and floor else inf
         for other in self.classes:
             backlog_us = other.work_us
             if other is queue or not backlog_us or other.shut:
@@ -352,7 +342,8 @@ class PoolQueue:
             if self.strict:
                 if other.index > queue.index:
                     break
-                more_us = float(backlog_us)
+                more_us = min(float(backlog_us), left_us)
+                left_us -= more_us
             else:
                 more_us = upto_us * other.weight / queue.weight
                 if more_us > backlog_us:

@@ -112,6 +112,33 @@ def test_in_strict_order_rank_decides(begin: Begin) -> None:
     assert [(4, "a"), (3, "a"), (2, "a")] == started
 
 
+def test_a_class_within_its_floor_is_served_though_a_higher_one_asks_for_all_there_is(begin: Begin) -> None:
+    """By rank with half as its floor it asks for a tenth: all of it starts, where predictions refuse as they please."""
+    settings = settings_for(pool_settings(max_inflight_requests=4), class_order=ClassOrder.STRICT)
+    for name, weight in (("realtime", 1.0), ("standard", 1.0), ("batch", 1e-6)):
+        settings = with_class(name, settings, weight=weight, ttft_s=5.0, wait_budget_s=5.0)
+    scenario = begin(settings=settings)
+    pool = scenario.controller._pools["llama"]
+    pool.learning.observed(1000, 1000, 0.1, True, 0.0)
+    for state in pool.classes.values():
+        state.waits.trusted = True
+    small = {"max_output_tokens": 9}  # a tenth of a second each, and one ends each tenth
+    for tick in range(1, 201):
+        now = tick / 10
+        scenario.run_until(now)
+        scenario.arrive_many(range(10 * tick, 10 * tick + 3), now, class_name="realtime", **small)
+        if tick % 10 == 0:
+            scenario.arrive(10 * tick + 9, now, **small)
+        oldest, *_, newest = list(scenario.running) * 2
+        scenario.progress("a", now, newest)
+        scenario.end(oldest, now)
+    of_standard = {number for number in scenario.demands if number % 10 == 9}
+    ended = Counter(settled.outcome for n, settled in scenario.settlements.items() if n in of_standard)
+    assert {Outcome.COMPLETED} == set(ended)
+    assert ended[Outcome.COMPLETED] >= 17
+    assert of_standard <= {*scenario.settlements, *scenario.waiting, *scenario.running}
+
+
 def test_who_waits_is_told_where_he_stands(begin: Begin) -> None:
     """The record of a hold has the place in the queue and the predicted wait: a prompt, one running, one before it."""
     scenario = begin(settings=with_class("standard", settings_for(ONE_PLACE), order=Order.FIFO))

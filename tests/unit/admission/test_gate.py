@@ -16,7 +16,7 @@ from forebay.admission.gate import (
 )
 from forebay.admission.model import Check, EndpointState, TicketId
 from forebay.admission.outcomes import Outcome
-from forebay.admission.settings import Order
+from forebay.admission.settings import ClassOrder, Order
 from forebay.admission.tickets import Ticket
 from forebay.admission.wait import WaitModel
 from tests.unit.admission.build import Site, pool_settings, settings_for, with_class
@@ -442,6 +442,21 @@ def test_a_class_is_bounded_by_what_drains_within_its_budget() -> None:
     site.pool.classes["standard"].waits.trusted = True
     alone = decide(site, site.ticket(98, max_output_tokens=250))
     assert 2.0 == check(alone, "class_queue_gpu_seconds").limit
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(3.0, None), (1e-3, Outcome.DEADLINE_UNREACHABLE)])
+def test_a_floor_keeps_a_class_from_being_refused_for_a_flood_above_it(
+    weight: float, expected: Outcome | None
+) -> None:
+    """By rank 30 s of work stand before it; but with a floor of a half only 1 s of that is served before."""
+    settings = settings_for(pool_settings(max_inflight_requests=1), class_order=ClassOrder.STRICT)
+    for name, of_class in (("realtime", 3.0), ("standard", weight), ("batch", 1e-3)):
+        settings = with_class(name, settings, weight=of_class, order=Order.FIFO)
+    site = trusting(Site(settings=settings))
+    site.running(1)
+    for number in range(2, 32):
+        site.queued(number, class_name="realtime")
+    assert expected is decide(site).outcome
 
 
 @pytest.mark.parametrize(

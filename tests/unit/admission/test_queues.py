@@ -76,7 +76,7 @@ def test_an_empty_queue_is_empty() -> None:
     """Nobody waits, nobody is first, nothing is ahead of an arrival."""
     site = Site(1.0, 2.0)
     pool = site.pool
-    assert (0, [], None, None) == (len(pool), list(pool), pool.first(), pool.smallest_kv())
+    assert (0, [], None, None) == (len(pool), list(pool), pool.first(), pool.smallest_kv_waiter())
     assert (0, 0) == pool.work_ahead(site.new())
     pool.restore()
 
@@ -229,7 +229,9 @@ def test_a_request_can_be_costed_anew_before_it_is_put_back() -> None:
     waiter.work_us, waiter.kv_tokens = 7000, 99
     site.pool.put_back(waiter)
     queue = site.pool.classes[0]
-    assert (1, 7000, 99) == (queue.count, queue.work_us, site.pool.smallest_kv())
+    smallest = site.pool.smallest_kv_waiter()
+    assert smallest is not None
+    assert (1, 7000, 99) == (queue.count, queue.work_us, smallest.kv_tokens)
     assert 7000 == queue.tenants["a"].waiters.work_us
 
 
@@ -258,7 +260,7 @@ def test_a_walk_shows_the_next_ones_and_leaves_no_trace() -> None:
         while (waiter := site.pool.first()) is not None:
             site.pool.skip(waiter)
             walk.append(waiter.sequence)
-        assert site.pool.smallest_kv() is None
+        assert site.pool.smallest_kv_waiter() is None
         site.pool.restore()
         walks.append(walk)
     assert walks[0] == walks[1]
@@ -282,11 +284,11 @@ def test_the_smallest_kv_need_is_known() -> None:
     """Of all waiters, ties by arrival, as they come, are skipped and go."""
     site = Site(1.0, 1.0)
     large, small, second = site.add(0, kv_tokens=500), site.add(1, kv_tokens=20), site.add(0, kv_tokens=20)
-    assert (20, small) == (site.pool.smallest_kv(), site.pool.smallest_kv_waiter())
+    assert small is site.pool.smallest_kv_waiter()
     site.pool.skip(small)
     assert second is site.pool.smallest_kv_waiter()
     site.pool.take(second, 0.0)
-    assert 500 == site.pool.smallest_kv()
+    assert large is site.pool.smallest_kv_waiter()
     site.pool.restore()
     site.pool.remove(small)
     assert large is site.pool.smallest_kv_waiter()
@@ -435,6 +437,17 @@ def test_work_ahead_with_a_strict_order_is_of_the_higher_ranks() -> None:
     for index in (0, 0, 1, 2, 2, 2):
         site.add(index)
     assert [(2000, 2), (3000, 3), (6000, 6)] == [site.pool.work_ahead(site.new(index)) for index in range(3)]
+
+
+def test_higher_ranks_are_ahead_with_no_more_than_a_floor_leaves_them() -> None:
+    """While a class with a floor of a half is served 1000, all above it together are served 1000, however many wait."""
+    site = Site(1.0, 1.0, 2.0, strict=True, floors=(0.25, 0.25, 0.5))
+    for index in (0, 0, 0, 1, 1):
+        site.add(index)
+    assert (2000 + 3000, 5) == site.pool.work_ahead(site.new(1))
+    assert (1000, 1) == site.pool.work_ahead(site.new(2))
+    site.add(2)
+    assert (1000 + 2000, 3) == site.pool.work_ahead(site.new(2))
 
 
 def test_a_request_that_costs_nothing_has_work_ahead() -> None:
