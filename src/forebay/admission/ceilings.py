@@ -9,6 +9,9 @@ keeps no endpoint free for itself. So it never holds up anybody else. While some
                                    would take each piece of room before it is enough for a large one of the other.
                                    What is left of that fades: hardly anything is above no share
 
+A class that waits at its ceiling, or of which no engine that is up can serve anything, could use nothing of what others
+get. It shuts nobody, and what others are charged meanwhile is not held against them (`ClassQueue.wants`).
+
 `mean` is the pool's utilisation, the mean of its endpoints' over ten seconds (`utilization`); `level` the same of what
 is booked at this moment. The mean alone would let a whole queue in before it rises; the level alone would take every
 lull between two arrivals for a gap. A pool with nothing in flight is never shut, so that nobody waits at idle engines.
@@ -22,12 +25,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf, log
 
+from forebay.admission.class_queue import ClassQueue
 from forebay.admission.endpoints import Endpoint
 from forebay.admission.ledger import PoolBooks
 from forebay.admission.model import MICRO, Check, EndpointId
 from forebay.admission.queues import PoolQueue
 from forebay.admission.settings import ClassSettings
+from forebay.admission.tickets import Ticket
 from forebay.admission.utilization import MEAN_S
+from forebay.admission.waiter import Waiter
 
 
 class Ceilings:
@@ -71,6 +77,9 @@ class Ceilings:
             used = max(self.mean, self.level)
             for index, ceiling in self._limits:
                 queue.set_shut(index, shut=not idle and used >= ceiling)
+        if queue.has_shares:
+            for of_class in queue.classes:
+                of_class.wants = not of_class.count or (not of_class.shut and self._may_be_served(of_class))
         if idle or not self._capped:
             return
         us_per_s = 0.0
@@ -101,7 +110,26 @@ class Ceilings:
 
     def _others_wait(self, above: list[int]) -> bool:
         for queue in self._queue.classes:  # noqa: SIM110 - a generator costs more than the whole loop
-            if queue.count and not queue.shut and queue.index not in above:
+            if queue.count and queue.wants and queue.index not in above:
+                return True
+        return False
+
+    def _may_be_served(self, queue: ClassQueue) -> bool:
+        """False if no engine that is up can ever hold what waits there: neither the next, nor the smallest."""
+        head, smallest = queue.head, queue.kv.first()
+        return (head is not None and self._is_for_one_up(head)) or (
+            smallest is not None and self._is_for_one_up(smallest)
+        )
+
+    def _is_for_one_up(self, waiter: Waiter) -> bool:
+        assert isinstance(waiter, Ticket)
+        for endpoint in self._endpoints.values():
+            if (
+                endpoint.is_up
+                and endpoint.share
+                and endpoint.id not in waiter.tried
+                and endpoint.can_ever_hold(waiter)
+            ):
                 return True
         return False
 

@@ -56,6 +56,7 @@ class ClassQueue(Flow):
         "shut",
         "tenants",
         "time",
+        "wants",
         "weight",
         "work_us",
     )
@@ -69,6 +70,8 @@ class ClassQueue(Flow):
         """Unused share, in µs ÷ weight, that it may have saved for later (`PoolQueue.allow_bursts`)."""
         self.shut = False
         """It may not start at present, and is passed over."""
+        self.wants = True
+        """What others are charged while it has waiters is held against them: it could use some of it (`ceilings`)."""
         self.kv = kv
         """Where its waiters stand by their KV need, with those of other classes."""
         self.count = 0

@@ -15,9 +15,9 @@ their own part of the GPUs, however little it had. Both must be so too while nob
 through, since that was not measured and there is no profile. Till it was measured it is no less than they were seen to.
 
 Lately is as for the shares of classes, faded over ten seconds (`ShareWindow`), and here too what nobody else wanted is
-held against nobody. A pool that waits at its own `max_pool_requests`, at a ceiling of a class, or for engines that are
-away or silent holds up nobody; for this, silence counts at a fifth of what makes an engine a stalled one. One whose
-engines are full does: they get through more when the others make way.
+held against nobody. A pool that waits at its own `max_pool_requests` or at a ceiling of a class wants nothing. One that
+waits for engines that are away or silent holds up nobody either; for this, silence counts at a fifth of what makes an
+engine a stalled one. One whose engines are full does: they get through more when the others make way.
 
 Nobody is told when a pool is not ahead any more: after each event the controller asks (`Groups.opened`), and sets a
 timer for what time alone opens (`Member.opens_s`).
@@ -161,13 +161,8 @@ class Member:
     def is_short(self, now: float) -> bool:
         """True if it has less than its part, and waits for no other reason than that its engines are busy."""
         pool = self.pool
-        if not pool.books.waiting.requests or not self.group.contended.is_below(self.index, self.part):
+        if not self.wants_more() or not self.group.contended.is_below(self.index, self.part):
             return False
-        cap = pool.settings.max_pool_requests
-        if cap is not None and pool.books.in_flight.requests >= int(cap * pool.share):
-            return False
-        if not pool.queue.backlogged_weight():
-            return False  # all that wait are of classes at their ceilings
         for endpoint in pool.endpoints.values():
             if (
                 endpoint.is_up
@@ -178,6 +173,16 @@ class Member:
             ):
                 return True
         return False
+
+    def wants_more(self) -> bool:
+        """True if something of it waits, and not at its own `max_pool_requests` nor, all of it, at ceilings."""
+        pool = self.pool
+        if not pool.books.waiting.requests:
+            return False
+        cap = pool.settings.max_pool_requests
+        if cap is not None and pool.books.in_flight.requests >= int(cap * pool.share):
+            return False
+        return pool.queue.backlogged_weight() > 0.0
 
     def drain(self) -> float:
         """µs of GPU time per second that its engines get through."""
@@ -214,7 +219,7 @@ class Member:
 
     def _others_wait(self) -> bool:
         for member in self.group.members:  # noqa: SIM110 - as above
-            if member is not self and member.pool.books.waiting.requests:
+            if member is not self and member.wants_more():
                 return True
         return False
 

@@ -6,8 +6,8 @@
     request    the tenant's first (`tenant_queue`); its cost decides the tags of its tenant and its class
 
 Everything is charged at dispatch with the expected cost and corrected when the request ends. Shares for caps and
-floors count only work that was charged while another class had waiters, faded over ten seconds: what nobody else
-wanted is held against nobody.
+floors count only work that was charged while another class had waiters that could use it, faded over ten seconds: what
+nobody else wanted is held against nobody.
 
 A class may be shut for a time (`set_shut`): then it is as if it had no waiters, to the walks and to the work ahead of
 others, and it is lifted like one that could not be placed, so that being shut saves no share.
@@ -43,7 +43,6 @@ class PoolQueue:
 
     __slots__ = (
         "_apart",
-        "_has_shares",
         "_kv",
         "_passed",
         "_shut",
@@ -52,6 +51,7 @@ class PoolQueue:
         "_walking",
         "classes",
         "count",
+        "has_shares",
         "strict",
         "window",
     )
@@ -75,7 +75,8 @@ class PoolQueue:
         self._time = FairTime()
         self.window = ShareWindow(len(rules))
         """What was charged to each class lately while others waited."""
-        self._has_shares = has_shares(rules, strict=strict)
+        self.has_shares = has_shares(rules, strict=strict)
+        """True if the window matters to anybody."""
         self._passed: list[TenantQueue] = []
         """Tenants with waiters passed over in this walk; some more than once."""
         self._walk = 1
@@ -140,11 +141,12 @@ class PoolQueue:
         if self._walking:
             self.restore()
         self.strict = strict
-        self._has_shares = has_shares(rules, strict=strict)
+        self.has_shares = has_shares(rules, strict=strict)
         for queue, new in zip(self.classes, rules, strict=True):
             old = queue.rules
             queue.rules = new
             queue.weight = new.weight
+            queue.wants = True
             if new.may_shut is not old.may_shut:
                 self._move_apart(queue, Ranking() if new.may_shut else self._kv)
             if not new.key_rule.same_as(old.key_rule):
@@ -228,7 +230,7 @@ class PoolQueue:
         best_tag = 0.0
         capped: Waiter | None = None
         capped_tag = 0.0
-        strict, has_shares = self.strict, self._has_shares
+        strict, has_shares = self.strict, self.has_shares
         for queue in self.classes:
             head = queue.head
             if head is None or queue.shut:
@@ -422,9 +424,15 @@ class PoolQueue:
         queue.time.serve(tenant, work_us / waiter.weight)
         self._time.serve(queue, work_us / queue.weight, queue.burst)
         queue.sweep()
-        waiter.in_window = self._has_shares and self.count > queue.count
+        waiter.in_window = self.has_shares and self.count > queue.count and self._others_want(queue)
         if waiter.in_window:
             self.window.add(queue.index, work_us, now)
+
+    def _others_want(self, own: ClassQueue) -> bool:
+        for queue in self.classes:  # noqa: SIM110 - a generator costs more than the whole loop
+            if queue.count and queue.wants and queue is not own:
+                return True
+        return False
 
     def _close(self, waiter: Waiter, change_us: int) -> tuple[ClassQueue, TenantQueue]:
         """Close a charge, which was wrong by so much. Its tenant's account is the caller's."""

@@ -162,7 +162,7 @@ class Ranking:
         if in_walk:
             self._seek()
         elif waiter is self.head:
-            self.head = self._blocks[0].waiters[0] if self.count else None
+            self.head = self.first()
 
     def pass_over(self, walk: int) -> None:
         """Go on from the head to the next waiter that was not passed over in this walk."""
@@ -186,10 +186,13 @@ class Ranking:
     def restore(self) -> None:
         """The walk is over: those passed over count again."""
         self.passed = self._block = self._at = 0
+        self.head = self.first()
+
+    def first(self) -> Waiter | None:
+        """The first one of all, also if it was passed over."""
         if self._only is not None:
-            self.head = self._only
-        else:
-            self.head = self._blocks[0].waiters[0] if self.count else None
+            return self._only
+        return self._blocks[0].waiters[0] if self.count else None
 
     def before(self, number: float, waiter: Waiter) -> tuple[int, int]:
         """Work in µs and requests before the place of this waiter, whether it is filed or not."""

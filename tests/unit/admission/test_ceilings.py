@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 from typing import Any
 
 import pytest
 
 from forebay.admission.ceilings import use_of
-from forebay.admission.settings import Settings
+from forebay.admission.events import AttemptFailed, Described, Failure, SampleMissed
+from forebay.admission.model import EndpointId, TicketId
+from forebay.admission.settings import Order, Settings
 from tests.unit.admission.build import (
+    VLLM,
     Scenario,
     Site,
     dispatched,
@@ -230,3 +234,65 @@ def test_a_share_of_long_ago_is_forgotten_and_the_core_asks_to_be_woken_for_that
     assert 6.5 < opens_s < 8.0
     assert [] == dispatched(scenario.wake(opens_s - 0.01))
     assert [(5, "a")] == dispatched(scenario.wake(opens_s))
+
+
+@pytest.mark.parametrize(("ceiling", "expected"), [(None, "max_share"), (0.6, "endpoint_requests")])
+def test_what_nobody_below_a_ceiling_wanted_is_held_against_nobody(
+    ceiling: float | None, expected: str
+) -> None:
+    """Realtime starts while batch waits at its ceiling: it has all of its share left when standard comes."""
+    settings = with_class("batch", capped(0.3, max_inflight_requests=10), admit_below_utilization=ceiling)
+    scenario = Scenario(settings=settings)
+    scenario.arrive_many(range(1, 11), 0.0, class_name="realtime")
+    scenario.arrive(11, 0.0, class_name="batch")
+    for number in range(1, 10):
+        if number < 3:
+            scenario.arrive(20 + number, 0.1, class_name="realtime")
+        scenario.end(number, 0.1)
+    scenario.arrive_many(range(31, 45), 0.2)
+    (hold,) = scenario.arrive(50, 0.2, class_name="realtime")
+    assert expected == hold.record.checks[-1].name  # type: ignore[union-attr]
+
+
+def two_contexts(settings: Settings) -> Scenario:
+    """Engine `a` takes prompts of 1,000 tokens, `b` those of 100,000, and is away."""
+    scenario = Scenario(settings=settings, endpoints=("a", "b"), up=False)
+    for name, tokens in (("a", 1000), ("b", 100_000)):
+        scenario.tell(Described(EndpointId(name), replace(VLLM, context_tokens=tokens)), 0.0)
+    scenario.tell(SampleMissed(EndpointId("b"), unreachable=True), 0.0)
+    return scenario
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_waiter_that_no_engine_there_can_serve_holds_up_no_class_above_its_share(fits: bool) -> None:
+    """Its engine is away: what realtime gets meanwhile is not what it could use. With another behind it, it is."""
+    scenario = two_contexts(with_class("batch", capped(0.3, max_inflight_requests=4), order=Order.FIFO))
+    scenario.arrive_many(range(1, 5), 0.0, class_name="realtime")
+    assert [11] == held(scenario.arrive(11, 0.1, class_name="batch", prompt_tokens=5000))
+    if fits:
+        scenario.arrive_many((12, 13, 14), 0.1, class_name="batch", tenant="other")
+    assert [15, 16] == held(scenario.arrive_many((15, 16), 0.1, class_name="realtime"))
+    started = [number for n in (1, 2) for number, _ in dispatched(scenario.end(n, 0.2))]
+    assert ([12, 15] if fits else [15, 16]) == sorted(started)
+    (hold,) = scenario.arrive(17, 0.3, class_name="realtime")
+    assert ("max_share" if fits else "endpoint_requests") == hold.record.checks[-1].name  # type: ignore[union-attr]
+
+
+def test_one_that_failed_at_the_only_engine_there_holds_up_nobody_either() -> None:
+    """It waits for the other one."""
+    scenario = Scenario(settings=capped(0.3, max_inflight_requests=2), endpoints=("a", "b"))
+    scenario.arrive_many(range(1, 4), 0.0, class_name="realtime")
+    ((_, failed_at),) = dispatched(scenario.arrive(11, 0.0, class_name="batch"))
+    others = "b" if failed_at == "a" else "a"
+    scenario.arrive(12, 0.05, class_name="batch")
+    scenario.tell(AttemptFailed(TicketId(11), EndpointId(failed_at), Failure.CLOSED), 0.1)
+    assert 11 in scenario.waiting, "the other engine is full"
+    scenario.leave(12, 0.1)
+    scenario.tell(SampleMissed(EndpointId(others), unreachable=True), 0.1)
+    scenario.run_until(2.0)  # what was left of those two is gone
+    scenario.sample(failed_at, 2.0, running=1)
+    assert 11 in scenario.waiting
+    assert [(4, failed_at)] == dispatched(scenario.arrive(4, 2.0, class_name="realtime"))
+    scenario.sample(failed_at, 2.1, running=2)
+    scenario.end(4, 2.1)
+    assert [(5, failed_at)] == dispatched(scenario.arrive(5, 2.2, class_name="realtime"))

@@ -243,6 +243,26 @@ def test_what_nobody_else_wanted_is_held_against_nobody() -> None:
     assert [] == dispatched(one.end(21, 1.0)), "it has had five sixths of what was charged since"
 
 
+@pytest.mark.parametrize(
+    ("class_name", "cap", "expected"), [("standard", None, 1.0), ("batch", None, 0.0), ("standard", 1, 0.0)]
+)
+def test_what_one_that_waits_at_its_own_limits_could_not_use_is_held_against_nobody(
+    class_name: str, cap: int | None, expected: float
+) -> None:
+    """A pool that waits at a ceiling, or at its own most requests, holds up nobody then, nor later for that."""
+    settings = grouped(max_inflight_requests=10, max_pool_requests=cap)
+    one = Scenario(settings=with_class("batch", settings, admit_below_utilization=0.1))
+    one.tell(EndpointsChanged("large", (EndpointId("b"),)), 0.0)
+    one.tell(Described(EndpointId("b"), VLLM), 0.0)
+    one.arrive_many(range(101, 113), 0.0, class_name=class_name)
+    one.arrive_many(range(1, 31), 0.0, pool="large")
+    for number in range(1, 21):
+        if number in one.running:
+            one.end(number, 1.0)
+    assert expected == member(one).group.contended.share_of(1)
+    assert (30 if not expected else 21) == len(at_b(one))
+
+
 def test_parts_without_a_share_are_what_is_left() -> None:
     """In equal parts; a group of one is none, and neither is none at all."""
     pools = [pool_settings(name="a", group="x", share=0.5)]

@@ -101,6 +101,7 @@ def test_those_passed_over_are_behind_the_head_until_restored() -> None:
         head.walk = 1
         ranking.pass_over(1)
     assert seen == numbers(ranking)
+    assert seen[0] == getattr(ranking.first(), "sequence", None)
     ranking.restore()
     assert seen[0] == getattr(ranking.head, "sequence", None)
 
