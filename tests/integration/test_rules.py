@@ -198,8 +198,12 @@ async def test_priorities_are_passed_down_in_one_field(tmp_path: Path) -> None:
             own = BODY.replace(b'"max_tokens":7', b'"priority": -99')
             assert 200 == (await post(http, gateway, own, x_forebay_class="batch")).status_code
             rest = BODY.removeprefix(b"{")
-            assert [b'{"priority":%d,' % rank + rest for rank in range(3)] == posted(big)[:3]
-            assert own.replace(b'"priority": -99', b'"priority": 2') == posted(big)[3]
+            assert [b'{"priority":%d,' % number + rest for number in (-2, -1, 0)] == posted(big)[:3]
+            assert own.replace(b'"priority": -99', b'"priority": 0') == posted(big)[3]
+            message = b'{"model":"big","max_tokens":7,"messages":[{"role":"user","content":"hi"}]}'
+            url = f"{gateway.url}/v1/messages"
+            await http.post(url, content=message, headers={"x-forebay-class": "batch"})
+            assert message == posted(big)[4], "that route has no such field: it counts as 0, before nobody"
 
 
 async def test_a_preferred_retry_is_served_before_first_tries(tmp_path: Path) -> None:

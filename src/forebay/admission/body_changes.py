@@ -25,10 +25,15 @@ def body_change(ticket: Ticket, endpoint: Endpoint) -> BodyChange | None:
 
 
 def _priority(ticket: Ticket, endpoint: Endpoint) -> int | None:
-    """The rank of its class as the engine counts: vLLM serves the lowest number first, SGLang the highest."""
+    """The rank of its class as the engine counts: vLLM serves the lowest number first, SGLang the highest.
+
+    What says nothing, on routes that have no such field, must come before nobody: for vLLM that counts as 0, which is
+    the least important class here, for SGLang as the lowest number that there is.
+    """
     kind = ticket.pool.settings.engine or endpoint.info.kind
+    above_last = len(ticket.pool.classes) - 1 - ticket.rank
     if kind is _VLLM:
-        return ticket.rank
+        return -above_last
     if kind is _SGLANG:
-        return len(ticket.pool.classes) - 1 - ticket.rank
+        return above_last
     return None

@@ -187,9 +187,11 @@ class Pool(Strict):
     template adds is learned. Needs `pip install 'forebay[tokenizer]'`. Unset: tokens are estimated from bytes, at a
     ratio that is learned for each model."""
     pass_priority: bool = False
-    """Tell vLLM and SGLang how important each request is: the `priority` field of the body becomes the rank of its
-    class, counted as that engine counts. The engine must be started for it (vLLM: `--scheduling-policy priority`,
-    SGLang: `--enable-priority-scheduling`), or it refuses such requests."""
+    """Tell vLLM and SGLang how important requests are: the `priority` field of the body becomes the rank of the
+    class, as that engine counts, and 0 is the least important one (vLLM: -2, -1, 0, SGLang: 2, 1, 0 for three). The
+    engine must be started for it (vLLM: `--scheduling-policy priority`, SGLang: `--enable-priority-scheduling`), or it
+    refuses such requests. `/v1/messages`, audio and images have no such field: they count as of the least important
+    class there."""
     fallback: str | None = None
     """Name of the pool that is tried with what this one turns away for overload or for want of an engine, with a model
     that it serves. It may have a fallback itself; nobody takes more than three steps."""

@@ -19,11 +19,11 @@ def test_the_body_is_changed_only_where_another_model_was_given() -> None:
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_vllm_is_told_the_rank(name: str, rank: int) -> None:
-    """R25: it serves the lowest number first."""
+    """R25: it serves the lowest number first, and takes 0 where none is stated: that is the least important class."""
     one = Scenario(pool_settings(pass_priority=True), info=VLLM)
     (effect,) = one.arrive(1, 0.0, class_name=name)
     assert isinstance(effect, Dispatch)
-    assert BodyChange(priority=rank) == effect.change
+    assert BodyChange(priority=rank - 2) == effect.change
 
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
@@ -47,4 +47,4 @@ def test_model_and_priority_change_together() -> None:
     """In one pass over the body."""
     site = Site(pool_settings(pass_priority=True, engine=EngineKind.VLLM))
     ticket = site.ticket(1, model="b", asked_model="a", class_name="batch")
-    assert BodyChange("b", 2) == body_change(ticket, site.endpoint())
+    assert BodyChange("b", 0) == body_change(ticket, site.endpoint())
