@@ -23,7 +23,7 @@ from forebay.admission.events import (
 )
 from forebay.admission.model import MICRO, Demand, EndpointId, EngineInfo, EngineKind, TicketId, Usage
 from forebay.admission.outcomes import Outcome
-from forebay.admission.quota import Account, Debit, Quota
+from forebay.admission.quota import GPU_SECONDS, Account, Debit, Quota
 from forebay.admission.settings import PlanSettings, PoolSettings, Settings
 from tests.property.driving import Bench, Seen, close
 
@@ -32,19 +32,21 @@ RATES: Final = (0.0, 0.5, 7.3, 100.0)
 BURSTS: Final = (1, 50, 200, 1000)
 
 a_plan = st.builds(
-    lambda rate, burst, requests, requests_burst, inflight: PlanSettings(
+    lambda rate, burst, requests, requests_burst, inflight, gpu_us: PlanSettings(
         "p",
         tokens_per_s=rate,
         tokens_capacity=0 if rate == 0 else burst,
         requests_per_s=requests,
         requests_capacity=0 if requests == 0 else requests_burst,
         max_inflight=inflight,
+        max_inflight_gpu_us=gpu_us,
     ),
     st.sampled_from(RATES),
     st.sampled_from(BURSTS),
     st.sampled_from([0.0, 0.1, 3.0, 50.0]),
     st.integers(1, 5),
     st.none() | st.integers(0, 4),
+    st.sampled_from([None, None, 0, 300, 2_000]),
 )
 steps = st.lists(
     st.one_of(
@@ -85,7 +87,7 @@ def test_nobody_uses_more_than_was_granted(plan: PlanSettings, history: list[tup
             most_requests = max(most_requests, plan.requests_capacity or 0)
         elif what == "arrive":
             assert isinstance(value, int)
-            debit = Debit(account, tokens=value, input_tokens=0, gpu_us=0, key=1 + value % 3)
+            debit = Debit(account, tokens=value, input_tokens=0, gpu_us=3 * value, key=1 + value % 3)
             if not all(check.passed for check in debit.checks(now)):
                 assert _has_reason(debit, account, now)
                 wait_s = debit.wait_s(now)
@@ -96,10 +98,17 @@ def test_nobody_uses_more_than_was_granted(plan: PlanSettings, history: list[tup
             in_flight.append(debit)
             tokens, requests = tokens + value, requests + 1
             most_tokens = max(most_tokens, value)
-            assert 0 not in (plan.tokens_per_s, plan.requests_per_s, plan.max_inflight)
+            assert 0 not in (
+                plan.tokens_per_s,
+                plan.requests_per_s,
+                plan.max_inflight,
+                plan.max_inflight_gpu_us,
+            )
             assert tokens <= tokens_granted + most_tokens + ROUNDING
             assert requests <= requests_granted + most_requests + ROUNDING
             assert plan.max_inflight is None or len(in_flight) <= plan.max_inflight
+            most_us = plan.max_inflight_gpu_us
+            assert most_us is None or len(in_flight) == 1 or sum(d.gpu_us for d in in_flight) <= most_us
         elif in_flight:
             assert isinstance(value, float)
             debit = in_flight.pop(0)
@@ -108,21 +117,22 @@ def test_nobody_uses_more_than_was_granted(plan: PlanSettings, history: list[tup
             tokens += paid - debit.tokens
             requests -= what != "end"
         assert account.in_flight == len(in_flight)
+        assert account.in_flight_gpu_us == sum(d.gpu_us for d in in_flight)
 
 
 def _has_reason(debit: Debit, account: Account, now: float) -> bool:
     """A refusal says when it would pass, and it does then, as far as buckets can say."""
     wait_s, plan = debit.wait_s(now), account.plan
     if wait_s == float("inf"):
-        return 0 in (plan.tokens_per_s, plan.requests_per_s, plan.max_inflight)
+        return 0 in (plan.tokens_per_s, plan.requests_per_s, plan.max_inflight, plan.max_inflight_gpu_us)
     then = Account(plan, now)  # another one: time does not go back
     for bucket, known in ((then.tokens, account.tokens), (then.requests, account.requests)):
         bucket.spent, bucket.at_s = known.spent, known.at_s
-    again = Debit(then, tokens=debit.tokens, input_tokens=0, gpu_us=0)
+    again = Debit(then, tokens=debit.tokens, input_tokens=0, gpu_us=debit.gpu_us)
     if account.promise.left_for_it(debit.key, plan.tokens_per_s or 0.0, now + wait_s):
         return True  # behind one that has a promise and may not come
     later = {check.name for check in again.checks(now + wait_s) if not check.passed}
-    return later <= {"quota_inflight_requests"}
+    return later <= {"quota_inflight_requests", GPU_SECONDS}
 
 
 SCARCE: Final = PlanSettings(
@@ -132,6 +142,7 @@ SCARCE: Final = PlanSettings(
     requests_per_s=1e-9,
     requests_capacity=10**6,
     max_inflight=6,
+    max_inflight_gpu_us=40_000_000,
 )
 moves = st.lists(
     st.one_of(
@@ -154,7 +165,7 @@ ENDINGS: Final = (
 def test_who_ends_pays_for_what_it_got(bills_cap: bool, history: list[tuple[str, object, int]]) -> None:
     """Over every way through the core: what is spent is what those in flight hold and those that ended had to pay."""
     plan = replace(SCARCE, bills_cap=bills_cap)
-    pool = PoolSettings("p", max_inflight_requests=2)
+    pool = PoolSettings("p", max_inflight_requests=2, gpus=2)
     bench = Bench(Settings((pool,), plans=(plan,)))
     endpoints = (EndpointId("x"), EndpointId("y"))
     bench.feed(EndpointsChanged("p", endpoints))
@@ -203,8 +214,9 @@ def _balance(bench: Bench, debits: dict[TicketId, Debit], *, bills_cap: bool) ->
     account = bench.controller._life.quota.account("acme", bench.controller._reception._plans["p"], bench.now)
     open_ones = {ticket for ticket in debits if bench.tickets[ticket].settlement is None}
     endpoints = bench.controller._pools["p"].endpoints.values()
-    lingering = sum(draining.debit is not None for endpoint in endpoints for draining in endpoint.draining)
-    assert account.in_flight == len(open_ones) + lingering
+    lingering_us = [d.debit.gpu_us for e in endpoints for d in e.draining if d.debit is not None]
+    assert account.in_flight == len(open_ones) + len(lingering_us)
+    assert account.in_flight_gpu_us == sum(debits[ticket].gpu_us for ticket in open_ones) + sum(lingering_us)
     tokens = sum(debits[ticket].tokens for ticket in open_ones)
     requests = len(open_ones)
     for ticket, debit in debits.items():

@@ -66,6 +66,18 @@ def test_part_of_an_answer_is_paid_for_as_far_as_it_came() -> None:
     assert (110, 1, 0) == used(scenario)
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(1, Dispatch), (4, Refuse)])
+def test_work_in_flight_counts_on_all_gpus_of_an_engine(gpus: int, expected: type) -> None:
+    """R23: a second of an engine on four GPUs is four GPU-seconds, so two of them are above a cap of five."""
+    scenario = site(replace(PLAN, max_inflight_gpu_us=5_000_000), gpus=gpus)
+    assert isinstance(arrive(scenario, 1), Dispatch)
+    account = scenario.controller._life.quota.account("acme", scenario.controller._reception._plans["p"], 0.0)
+    assert gpus * 1_000_000 == account.in_flight_gpu_us
+    assert isinstance(arrive(scenario, 2), expected)
+    end(scenario, 1, Outcome.COMPLETED, Usage(100, 99))
+    assert isinstance(arrive(scenario, 3), Dispatch)
+
+
 def test_what_was_not_served_costs_nothing() -> None:
     """An engine that failed before it began; not even the request."""
     scenario = site()
