@@ -475,7 +475,7 @@ async def test_a_large_body_is_not_read_where_nothing_is_left(tmp_path: Path) ->
             assert 1.0 == series['forebay_early_answers_total{reason="rate_limit_exceeded"}']
             refused = 'class="standard",outcome="rate_limit_exceeded",pool="p"'
             assert 1.0 == series["forebay_requests_total{" + refused + "}"]
-            assert 2.0 == series['forebay_tenant_requests_total{pool="p",tenant="acme"}']
+            assert 2.0 == series['forebay_tenant_requests_total{class="standard",pool="p",tenant="acme"}']
             small = await ask(http, gateway, KEY)
             assert (429, (1, 0)) == (small.status_code, limits(small, "requests"))
             assert (

@@ -16,6 +16,7 @@ from forebay.observe.labels import BoundedLabels
 __all__ = ["MAX_TENANTS", "ClassCounts", "Counts", "TenantCounts"]
 
 _QUEUE_TIMEOUT: Final = Outcome.QUEUE_TIMEOUT
+_REJECTED: Final = Outcome.ENGINE_REJECTED
 _CONTENDED: Final = Group.CONTENDED
 _ABSENT: Final = Group.ABSENT
 MAX_TENANTS: Final = 100
@@ -88,11 +89,13 @@ _DECISION_BOUNDS_S: Final[tuple[float, ...]] = (
 class TenantCounts:
     """What has settled of one tenant in one class of one pool."""
 
-    __slots__ = ("gpu_s", "met", "offered", "refused_gpu_s")
+    __slots__ = ("gpu_s", "met", "offered", "refused_gpu_s", "rejected")
 
     def __init__(self) -> None:
         self.offered = 0
         self.met = 0
+        self.rejected = 0
+        """By an engine, for what they asked: the clients' to mend, so no part of attainment."""
         self.gpu_s = 0.0
         self.refused_gpu_s = 0.0
         """Expected work of those that might have been served and were not."""
@@ -152,6 +155,8 @@ class Counts:
             tenant.met += 1
         elif outcome.group is _CONTENDED or outcome.group is _ABSENT:
             tenant.refused_gpu_s += settlement.estimated_gpu_s
+        elif outcome is _REJECTED:
+            tenant.rejected += 1
         waited_s = settlement.waited_s
         if settlement.endpoint is not None:
             counts.admitted += 1
@@ -193,15 +198,3 @@ class Counts:
         if found is None:
             found = counts.tenants[label] = TenantCounts()
         return found
-
-    def by_tenant(self) -> dict[tuple[str, str], TenantCounts]:
-        """The sums by pool and tenant, over all classes."""
-        sums: dict[tuple[str, str], TenantCounts] = {}
-        for (pool, _), counts in self.by_class.items():
-            for name, of_class in counts.tenants.items():
-                total = sums.setdefault((pool, name), TenantCounts())
-                total.offered += of_class.offered
-                total.met += of_class.met
-                total.gpu_s += of_class.gpu_s
-                total.refused_gpu_s += of_class.refused_gpu_s
-        return sums

@@ -193,7 +193,7 @@ class Metrics:
         yield lost
 
     def _by_tenant(self) -> Iterator[Metric]:
-        labels = ("pool", "tenant")
+        labels = ("pool", "class", "tenant")
         work = CounterMetricFamily("forebay_tenant_gpu_seconds_total", "GPU-seconds charged.", labels=labels)
         offered = CounterMetricFamily("forebay_tenant_requests_total", "Requests offered.", labels=labels)
         met = CounterMetricFamily(
@@ -204,12 +204,20 @@ class Metrics:
             "Expected GPU-seconds of requests that were turned away for overload, limits or absence.",
             labels=labels,
         )
-        for key, counts in self.counts.by_tenant().items():
-            work.add_metric(key, counts.gpu_s)
-            refused.add_metric(key, counts.refused_gpu_s)
-            offered.add_metric(key, counts.offered)
-            met.add_metric(key, counts.met)
-        yield from (work, refused, offered, met)
+        rejected = CounterMetricFamily(
+            "forebay_tenant_engine_rejected_total",
+            "Requests that an engine rejected for what they asked: not in attainment.",
+            labels=labels,
+        )
+        for of_class, counts in self.counts.by_class.items():
+            for name, tenant in counts.tenants.items():
+                key = (*of_class, name)
+                work.add_metric(key, tenant.gpu_s)
+                refused.add_metric(key, tenant.refused_gpu_s)
+                offered.add_metric(key, tenant.offered)
+                met.add_metric(key, tenant.met)
+                rejected.add_metric(key, tenant.rejected)
+        yield from (work, refused, offered, met, rejected)
 
     def _histograms(self) -> Iterator[Metric]:
         labels = ("pool", "class")

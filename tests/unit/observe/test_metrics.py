@@ -124,8 +124,8 @@ def test_work_is_charged_to_tenants_and_their_number_is_bounded() -> None:
         key: value for key, value in seen.items() if key.startswith("forebay_tenant_gpu_seconds_total")
     }
     assert MAX_TENANTS + 1 == len(charged)
-    assert 2.5 == charged['forebay_tenant_gpu_seconds_total{pool="p",tenant="t0"}']
-    assert 100.0 == charged['forebay_tenant_gpu_seconds_total{pool="p",tenant="other"}']
+    assert 2.5 == charged['forebay_tenant_gpu_seconds_total{class="standard",pool="p",tenant="t0"}']
+    assert 100.0 == charged['forebay_tenant_gpu_seconds_total{class="standard",pool="p",tenant="other"}']
 
 
 def test_attainment_counts_who_was_offered_and_who_was_let_in() -> None:
@@ -144,10 +144,26 @@ def test_attainment_counts_who_was_offered_and_who_was_let_in() -> None:
     labels = '{class="standard",pool="p"}'
     assert 2 / 4 == seen["forebay_slo_attainment" + labels]
     assert 2 / 3 == pytest.approx(seen["forebay_admitted_attainment" + labels])
-    for tenant, offered, met in (("a", 2, 1), ("b", 3, 2)):
-        labels = f'{{pool="p",tenant="{tenant}"}}'
+    for class_name, tenant, offered, met, rejected in (
+        ("standard", "a", 2, 1, 0),
+        ("standard", "b", 2, 1, 0),
+        ("batch", "b", 1, 1, 0),
+        ("standard", "c", 1, 0, 1),
+    ):
+        labels = f'{{class="{class_name}",pool="p",tenant="{tenant}"}}'
         assert offered == seen["forebay_tenant_requests_total" + labels]
         assert met == seen["forebay_tenant_goodput_total" + labels]
+        assert rejected == seen["forebay_tenant_engine_rejected_total" + labels]
+    # R60: the same of a class, whether it is asked or its tenants are.
+    of_class = dict.fromkeys(("requests", "goodput", "engine_rejected"), 0.0)
+    for name in of_class:
+        of_class[name] = sum(
+            value
+            for key, value in seen.items()
+            if key.startswith(f"forebay_tenant_{name}_total") and 'class="standard"' in key
+        )
+    attained = of_class["goodput"] / (of_class["requests"] - of_class["engine_rejected"])
+    assert attained == seen['forebay_slo_attainment{class="standard",pool="p"}']
 
 
 def test_tenant_names_can_be_kept_out() -> None:
@@ -155,7 +171,7 @@ def test_tenant_names_can_be_kept_out() -> None:
     metrics = Metrics(without_core, show_tenants=False)
     metrics.counts.on_settlement(settlement(tenant="secret-customer"))
     assert b"secret-customer" not in metrics.exposition()
-    assert 1.5 == values(metrics)['forebay_tenant_gpu_seconds_total{pool="p",tenant="all"}']
+    assert 1.5 == values(metrics)['forebay_tenant_gpu_seconds_total{class="standard",pool="p",tenant="all"}']
 
 
 def test_gauges_come_from_the_core() -> None:
@@ -221,7 +237,7 @@ def test_what_was_refused_unread_was_offered_as_well() -> None:
     seen = values(metrics)
     assert 0.25 == seen['forebay_slo_attainment{class="standard",pool="p"}']
     assert 1.0 == seen['forebay_admitted_attainment{class="standard",pool="p"}']
-    assert 4.0 == seen['forebay_tenant_requests_total{pool="p",tenant="acme"}']
+    assert 4.0 == seen['forebay_tenant_requests_total{class="standard",pool="p",tenant="acme"}']
     unknown = 'class="standard",outcome="rate_limit_exceeded",pool=""'
     assert 1.0 == seen["forebay_requests_total{" + unknown + "}"]
     assert [] == [key for key in seen if "attainment" in key and 'pool=""' in key]
@@ -237,8 +253,8 @@ def test_refused_work_is_told_by_tenant() -> None:
     metrics.counts.on_settlement(refused(tenant="other", estimated_gpu_s=0.5))
     seen = values(metrics)
     name = "forebay_tenant_refused_gpu_seconds_total"
-    assert 6.0 == seen[name + '{pool="p",tenant="acme"}']
-    assert 0.5 == seen[name + '{pool="p",tenant="other"}']
+    assert 6.0 == seen[name + '{class="standard",pool="p",tenant="acme"}']
+    assert 0.5 == seen[name + '{class="standard",pool="p",tenant="other"}']
 
 
 def test_registries_are_not_shared() -> None:
