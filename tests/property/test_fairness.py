@@ -246,3 +246,52 @@ def test_tenants_differ_by_no_more_than_their_largest_requests(
     for number, phase in enumerate(history):
         pool.add(Waiter(10**6 + number, 0, "first", 1.0, phase[2] * 1000, 1, 0.0, 1.0, False))
         contest.live(phase)
+
+
+@given(
+    st.sampled_from([Order.SJF, Order.EDF]),
+    st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=3, max_size=3),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(6, 9)), min_size=2, max_size=12),
+    st.integers(1, 12),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 2)), min_size=8, max_size=60),
+    st.integers(1, 9),
+)
+def test_before_a_quiet_tenants_request_others_are_served_their_largest_and_its_cost(
+    order: Order,
+    weights: list[float],
+    first: list[tuple[int, int]],
+    served: int,
+    later: list[tuple[int, int]],
+    cost: int,
+) -> None:
+    """Each other one, divided by its weight; also where small requests that come later stand first of its own."""
+    pool = PoolQueue((ClassRules(KeyRule(order, 10.0)),))
+    largest, work, sequence = [0.0] * 3, [0.0] * 3, itertools.count(1)
+
+    def add(tenant: int, units: int, now: float) -> Waiter:
+        work_us = units * 1000
+        waiter = Waiter(next(sequence), 0, str(tenant), weights[tenant], work_us, 1, now, units, False)
+        largest[tenant] = max(largest[tenant], work_us / waiter.weight)
+        pool.add(waiter)
+        return waiter
+
+    def serve() -> Waiter:
+        waiter = pool.first()
+        assert waiter is not None
+        pool.take(waiter, 0.0)
+        work[int(waiter.tenant)] += waiter.work_us / waiter.weight
+        return waiter
+
+    for tenant, units in first:
+        add(tenant, units, 0.0)
+    for _ in range(min(served, len(first))):
+        serve()
+    for tenant, units in later:
+        add(tenant, units, 1.0)
+    work[:] = [0.0] * 3
+    quiet = add(2, cost, 1.0)
+    while serve() is not quiet:
+        pass
+    own = quiet.work_us / quiet.weight
+    for tenant in (0, 1):
+        assert work[tenant] <= largest[tenant] + own + ROUNDING

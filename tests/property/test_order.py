@@ -395,6 +395,7 @@ def test_a_walk_that_places_nobody_changes_nothing(
             st.floats(0.0, 0.5),
             st.booleans(),
             st.integers(0, 2),
+            st.sampled_from([0, 0, 0, 1, 2, 5]),
         ),
         max_size=60,
     ),
@@ -403,11 +404,12 @@ def test_nobody_is_overtaken_for_longer_than_aging_allows(
     strict: bool,
     aging_s: float,
     short_weight: float,
-    arrivals: list[tuple[tuple[int, str], int, float, bool, int]],
+    arrivals: list[tuple[tuple[int, str], int, float, bool, int, int]],
 ) -> None:
     """With sjf, a later arrival of its tenant overtakes one of r times its cost only if it came within aging × log2(r).
 
-    So from that time on what is served before it of its tenant only grows less, in either order of the classes.
+    So from that time on what is served before it of its tenant only grows less, in either order of the classes. And by
+    the costs that all have then, where those who wait were priced anew.
     """
     rules = ClassRules(KeyRule(Order.SJF, aging_s, short_weight), floor=0.3)
     pool = PoolQueue((rules, rules), strict=strict)
@@ -425,8 +427,12 @@ def test_nobody_is_overtaken_for_longer_than_aging_allows(
                 ratio = other.work_us / first.work_us * (short_weight if first.short else 1.0)
                 assert first.arrived_s - other.arrived_s <= aging_s * math.log2(ratio) + 1e-9
 
-    for number, ((index, tenant), cost, gap_s, short, served) in enumerate(arrivals):
+    for number, ((index, tenant), cost, gap_s, short, served, repriced) in enumerate(arrivals):
         now += gap_s
+        for other in (
+            waiting if repriced else ()
+        ):  # not all by the same factor: law and sizes are learned apart
+            pool.recost(other, other.work_us * (1 + (other.sequence + repriced) % 3) // 2 + 1, repriced)
         waiter = Waiter(number, index, tenant, 1.0, cost * 1000, 1, now, now, short)
         waiting.append(waiter)
         pool.add(waiter)

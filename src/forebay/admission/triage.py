@@ -68,7 +68,8 @@ def in_vain(newcomer: Ticket, verdict: Verdict, now: float) -> list[tuple[Ticket
     """Those who go first where a bound refuses an arrival: they wait in vain, whatever their class, and all the same.
 
     With the comparison that says so. Of each class, the least important first, a few who must start soonest are looked
-    at, and where none of them goes, nobody for a while: what is in vain becomes so as time goes by.
+    at, until a few were in all; and where none of them goes, nobody of it for a while: what is in vain becomes so as
+    time goes by.
     """
     pool = newcomer.pool
     found: list[tuple[Ticket, Check]] = []

@@ -65,7 +65,8 @@ class PlanEntry(Strict):
     """What the tenants of a plan may have. What is left out is not limited; 0 lets nothing through."""
 
     classes: Annotated[list[str], Field(min_length=1)] | None = None
-    """Classes that may be claimed; unset is all. Another one is taken for the next less important one of these."""
+    """Classes that may be claimed; unset is all. Another one is taken for the next less important one of these, and if
+    there is none for the least important of them."""
     weight: Annotated[float, Field(ge=0.001, le=1e6)] = 1.0
     """Share of each of its tenants in GPU time, relative to other tenants that wait in the same class."""
     never_refuse: bool = False

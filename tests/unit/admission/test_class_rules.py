@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.admission.class_rules import BURST_S, bursts_s_of, rules_of
+from forebay.admission.class_rules import BURST_S, LEAST_BURST_S, bursts_s_of, rules_of
 from tests.unit.admission.build import settings_for, with_class
 
 
@@ -18,3 +18,9 @@ def test_the_tightest_class_may_save_the_most() -> None:
     settings = settings_for()
     assert [BURST_S, BURST_S * 1.5 / 5, BURST_S * 1.5 / 60] == pytest.approx(bursts_s_of(settings))
     assert BURST_S == bursts_s_of(with_class("realtime", settings, wait_budget_s=0.0))[0]
+
+
+def test_beside_a_cap_each_may_save_for_some_seconds() -> None:
+    """Else batch, which may save for a quarter of a second, never has room for a large request come together."""
+    settings = with_class("realtime", settings_for(), max_share=0.3)
+    assert [BURST_S, LEAST_BURST_S, LEAST_BURST_S] == pytest.approx(bursts_s_of(settings))
