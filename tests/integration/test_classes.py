@@ -322,3 +322,52 @@ async def test_whole_answers_are_judged_by_the_objective_of_their_class(tmp_path
             write(path, fake, classes)
             assert 200 == (await http.post(f"{gateway.admin_url}/api/reload")).status_code
             assert 1.0 == await met(http, gateway, "hasty")
+
+
+async def test_a_capped_class_owes_nothing_for_what_a_class_at_its_ceiling_could_not_use(
+    tmp_path: Path,
+) -> None:
+    """R17, R21: chats start while a document waits at its ceiling. When others come, chats have all of their share."""
+    path, go_on = tmp_path / "forebay.yaml", asyncio.Semaphore(0)
+
+    async def one_by_one(served: Served) -> None:
+        await go_on.acquire()
+        await served.send(plain(chat_answer()))
+
+    async with engine(one_by_one) as fake, client() as http:
+        classes: dict[str, Any] = {
+            "chat": {"ttft": "30s", "max_share": 0.3},
+            "other": {"ttft": "30s"},
+            "batch": {"ttft": "30s", "admit_below_utilization": 0.3},
+        }
+        write(path, fake, classes, max_inflight_requests=2, profile={"tokens_per_gpu_second": 100})
+        async with ServeProcess("-c", str(path)) as gateway:
+            await until_up(http, gateway)
+
+            def ask(name: str) -> asyncio.Task[httpx.Response]:
+                url, headers = f"{gateway.url}{CHAT}", {"x-forebay-class": name}
+                return asyncio.ensure_future(http.post(url, json=chat(), headers=headers))
+
+            def came() -> int:
+                return sum(request.method == "POST" for request in fake.requests)
+
+            calls = [ask("chat"), ask("chat")]
+            await fake.until(lambda: came() == 2)
+            calls.append(ask("batch"))
+            await until_waiting(http, gateway, 1)
+            go_on.release()
+            await asyncio.wait(calls[:2], return_when=asyncio.FIRST_COMPLETED)
+            calls.append(ask("chat"))
+            await fake.until(lambda: came() == 3)
+            calls.append(ask("other"))
+            await until_waiting(http, gateway, 2)
+            calls.append(ask("chat"))
+            await until_waiting(http, gateway, 3)
+            kept = (await http.get(f"{gateway.admin_url}/api/decisions")).text
+            assert "admit_below_utilization" in kept
+            assert "endpoint_requests" in kept
+            assert "max_share" not in kept
+            for _ in calls:
+                go_on.release()
+            assert {200} == {answer.status_code for answer in await asyncio.gather(*calls)}
+            await until_at_rest(http, gateway)
