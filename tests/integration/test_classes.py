@@ -15,6 +15,7 @@ from tests.integration.fakes import (
     MODEL,
     STREAM_HEAD,
     FakeEngine,
+    Script,
     Served,
     chat,
     chat_answer,
@@ -26,6 +27,7 @@ from tests.integration.processes import (
     ServeProcess,
     client,
     engine,
+    engine_script,
     eventually,
     first_pool,
     hang,
@@ -371,3 +373,48 @@ async def test_a_capped_class_owes_nothing_for_what_a_class_at_its_ceiling_could
                 go_on.release()
             assert {200} == {answer.status_code for answer in await asyncio.gather(*calls)}
             await until_at_rest(http, gateway)
+
+
+async def test_one_that_only_an_engine_that_is_away_could_serve_slows_nobody_down(tmp_path: Path) -> None:
+    """R17: a document waits for the one engine that takes it. Of a capped class all start that there is room for."""
+    path = tmp_path / "forebay.yaml"
+
+    def of_context(tokens: int) -> Script:
+        listed = plain(json.dumps({"data": [{"id": MODEL, "max_model_len": tokens}]}).encode())
+
+        async def script(served: Served) -> None:
+            if served.request.target == "/v1/models":
+                await served.send(listed)
+            else:
+                await engine_script(hang)(served)
+
+        return script
+
+    async with (
+        engine(script=of_context(1000)) as small,
+        engine(script=of_context(100_000)) as large,
+        client() as http,
+    ):
+        classes: dict[str, Any] = {"chat": {"ttft": "30s", "max_share": 0.3}, "batch": {"ttft": "600s"}}
+        endpoints = [small.endpoint, large.endpoint]
+        profile = {"tokens_per_gpu_second": 100}
+        write(path, small, classes, endpoints=endpoints, max_inflight_requests=4, profile=profile)
+        async with ServeProcess("-c", str(path)) as gateway:
+            await eventually(lambda: _up(http, gateway, 2))
+            await large.stop()
+            await eventually(lambda: _up(http, gateway, 1))
+            url, batch = f"{gateway.url}{CHAT}", {"x-forebay-class": "batch"}
+            document = chat(messages=[{"role": "user", "content": "word " * 20_000}])
+            calls = [asyncio.ensure_future(http.post(url, json=document, headers=batch))]
+            await until_waiting(http, gateway, 1)
+            calls += [asyncio.ensure_future(http.post(url, json=chat())) for _ in range(4)]
+            await small.until(lambda: sum(request.method == "POST" for request in small.requests) == 4)
+            assert 1 == (await first_pool(http, gateway))["waiting_requests"]
+            for call in calls:
+                call.cancel()
+
+
+async def _up(http: httpx.AsyncClient, gateway: ServeProcess, count: int) -> bool:
+    """True if so many engines are up."""
+    endpoints = (await first_pool(http, gateway))["endpoints"]
+    return bool(count == sum(endpoint["state"] == "up" for endpoint in endpoints))
