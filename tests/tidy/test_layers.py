@@ -11,7 +11,7 @@ import pytest
 
 from tests.tidy.sources import ROOT
 
-PACKAGES = ("admission", "enginemodel", "config", "gateway", "fleet", "cli", "client")
+PACKAGES = ("admission", "enginemodel", "sizing", "config", "gateway", "fleet", "cli", "client")
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
