@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, str]] = {
     "replay": "Send a trace to an endpoint, and say what users felt.",
     "report": "Say what a recorded workload looks like, and what it needs.",
     "size": "Work out capacity, queues and settings for edge, Forebay and engine.",
+    "calibrate": "Measure a live engine and write its profile.",
     "explain": "Say why a request was refused, had to wait, or was let in.",
     "mode": "Show or switch what a running gateway does with its decisions.",
     "check": "Validate a configuration file and say what it means.",
