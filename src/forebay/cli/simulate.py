@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from forebay.runtime.simulation import Asked
     from forebay.simulate.run import Run, Setup
+    from forebay.simulate.run_bound import RunBound
 
 _EPILOG = """
 \b
@@ -82,6 +83,12 @@ _RETURNS: Final = ("heed", "ignore", "none")
     help="lost:0@60-120, slow:0@60-120x2 or deaf:0@60-120 (no metrics): replica 0 from second 60 to 120; repeatable.",
 )
 @click.option(
+    "--bound",
+    "with_bound",
+    is_flag=True,
+    help="Add the clairvoyant bound: what nobody could have done better. It says most with --returns none.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout instead of the tables."
 )
 @click.option(
@@ -94,7 +101,7 @@ def command(**options: Any) -> None:
     """Try a policy on a trace in virtual time.
 
     The very code that decides in production decides here, in front of modelled engines: an hour of traffic takes a
-    minute or so. Exits with 1 if a run broke its own rules: books that do not balance.
+    minute or so. Exits with 1 if a run broke its own rules: books that do not balance, or more than its bound.
     """
     if options["profile"] == "list":
         from forebay.cli.profiles import print_profiles
@@ -104,14 +111,26 @@ def command(**options: Any) -> None:
     if "list" in options["policies"]:
         _print_policies()
         return
-    runs = _simulate(_asked(options), options["policies"] or ("forebay",))
+    runs, bound = _simulate(
+        _asked(options), options["policies"] or ("forebay",), with_bound=options["with_bound"]
+    )
     if options["plot"] is not None:
         _plot(runs, options["plot"])
     if options["as_json"]:
-        click.echo(json.dumps({"runs": [one.to_json() for one in runs]}))
+        limits = {} if bound is None else {"bound_rps": bound.rps, "bound_utility": bound.utility}
+        click.echo(json.dumps({"runs": [{**one.to_json(), **limits} for one in runs]}))
     else:
         _print(runs)
+        if bound is not None:
+            click.echo(
+                f"Bound: nobody could do more than {bound.rps:.2f} on time /s, or {bound.utility:.2f} utility /s."
+            )
     wrong = [f"{one.policy}: {fault}" for one in runs for fault in one.faults]
+    wrong += [
+        f"{one.policy}: more than its bound, so one of the two is wrong"
+        for one in runs
+        if bound is not None and bound.is_exceeded_by(one.score.slo_met_rps, one.score.utility)
+    ]
     if wrong:
         raise click.ClickException("\n".join(wrong[:10]))
 
@@ -145,8 +164,10 @@ def _asked(options: dict[str, Any]) -> Asked:
     )
 
 
-def _simulate(asked: Asked, policies: tuple[str, ...]) -> list[Run]:
-    """All runs. Whatever is wrong with what was asked for is said before the first."""
+def _simulate(
+    asked: Asked, policies: tuple[str, ...], *, with_bound: bool
+) -> tuple[list[Run], RunBound | None]:
+    """All runs, and their bound if it is wanted. Whatever is wrong with what was asked for is said before the first."""
     import gc
 
     from forebay.simulate.policies import UnknownPolicy, find_policy
@@ -158,6 +179,7 @@ def _simulate(asked: Asked, policies: tuple[str, ...]) -> list[Run]:
         except UnknownPolicy as error:
             raise click.BadParameter(str(error), param_hint="--policy") from error
     setup = _setup(asked)
+    bound = _bound(setup) if with_bound else None
     # Millions of short-lived records and hardly a cycle: collecting often takes a tenth of the time.
     gc.collect()
     gc.freeze()
@@ -168,7 +190,19 @@ def _simulate(asked: Asked, policies: tuple[str, ...]) -> list[Run]:
         for policy in policies:
             runs.append(run(setup, policy, on_progress=screen.of(policy)))
             screen.done(policy)
-    return runs
+    return runs, bound
+
+
+def _bound(setup: Setup) -> RunBound:
+    from forebay.simulate.bound import BoundFailed, LabMissing
+    from forebay.simulate.run_bound import CannotBound, bound_of
+
+    try:
+        return bound_of(setup)
+    except CannotBound as error:
+        raise click.UsageError(str(error)) from error
+    except (BoundFailed, LabMissing) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _setup(asked: Asked) -> Setup:

@@ -52,6 +52,8 @@ _GRID: Final = 400
 """Parts of the time from the first arrival to the last deadline in which intervals may begin and end."""
 _ROUNDS: Final = 60
 _ROWS_PER_ROUND: Final = 60
+_MOST_ROWS: Final = 3_000
+"""Conditions that are held at once, each 8 bytes for every request. With fewer than there are it is a bound still."""
 _BROKEN: Final = 1e-4
 """Conditions that are broken by less, relatively, are let be: the bound stays one, and is hardly looser."""
 _SLACK: Final = 1e-6
@@ -202,7 +204,7 @@ class _Program:
         conditions = _Conditions(self._works, self._forms, self._cell_s, self._cell_ms)
         parts = most
         for _ in range(_ROUNDS):
-            if not conditions.add_broken(parts):
+            if len(conditions) >= _MOST_ROWS or not conditions.add_broken(parts):
                 break
             matrix, room = conditions.rows()
             result = linprog(
@@ -238,6 +240,9 @@ class _Conditions:
         self._room: list[float] = []
         lengths = np.arange(_GRID)[None, :] - np.arange(_GRID)[:, None] + 1
         self._room_ms = np.where(lengths > 0, lengths * cell_ms, np.inf)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def add_broken(self, parts: Any) -> bool:
         """Add the conditions that these parts break most; False if they break none."""

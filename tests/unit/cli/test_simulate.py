@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from forebay.cli.main import cli
 from forebay.cli.simulate import command
 from forebay.simulate.policies import POLICIES
+from forebay.simulate.run_bound import RunBound
 
 
 def simulate(*arguments: str) -> Result:
@@ -77,3 +80,32 @@ def test_a_picture_needs_an_extra_where_it_is_not_there(
     assert 1 == result.exit_code
     assert "forebay[plot]" in result.stderr
     assert not file.exists()
+
+
+BOUNDED = ("simulate", "synthetic:chat,seconds=60,rate=2", "--limit", "40", "--returns", "none", "--bound")
+
+
+def test_the_bound_is_beside_what_a_run_came_to() -> None:
+    """In the document as in the text, and no run is above it."""
+    result = CliRunner().invoke(cli, [*BOUNDED, "--json"])
+    (one,) = json.loads(result.stdout)["runs"]
+    assert result.exit_code == 0
+    assert one["slo_met_rps"] <= one["bound_rps"] * 1.0001
+    assert one["utility"] <= one["bound_utility"] * 1.0001
+    assert "Bound: nobody could exceed" in CliRunner().invoke(cli, [*BOUNDED]).stdout
+
+
+def test_a_run_above_its_bound_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two must be wrong, and the exit code says so."""
+    monkeypatch.setattr("forebay.simulate.run_bound.bound_of", lambda _: RunBound(0.01, 0.01))
+    result = CliRunner().invoke(cli, [*BOUNDED])
+    assert result.exit_code == 1
+    assert "more than its bound" in result.stderr
+
+
+def test_the_bound_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without SciPy it says what to install, before anything is simulated."""
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    result = CliRunner().invoke(cli, [*BOUNDED])
+    assert result.exit_code == 1
+    assert "forebay[lab]" in result.stderr
