@@ -260,7 +260,7 @@ class _Screen:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)
 
     def of(self, policy: str) -> Any:
         """Whoever is told how far a run has got."""
