@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import httpx
@@ -75,8 +74,8 @@ async def test_a_full_queue_gives_the_place_of_the_less_important(tmp_path: Path
             assert 1.0 == series['forebay_requests_total{class="batch",outcome="displaced",pool="default"}']
 
 
-async def test_streams_that_are_kept_informed_do_not_fill_a_queue_for_good(tmp_path: Path) -> None:
-    """Half of them are left alone; one of the others makes room, and is told so in its stream."""
+async def test_streams_that_were_told_that_they_wait_are_left_alone(tmp_path: Path) -> None:
+    """Their head is out, so they could be refused only within it: one that was not told makes room, then nobody."""
     async with engine(hang) as fake, client() as http:
         path = configured(tmp_path, fake, may_wait=4, waiting_comments="1s")
         async with ServeProcess("-c", path) as gateway:
@@ -89,37 +88,27 @@ async def test_streams_that_are_kept_informed_do_not_fill_a_queue_for_good(tmp_p
                 call = http.stream("POST", f"{gateway.url}{CHAT}", json=chat(stream=True), headers=BATCH)
                 async with call as answer:
                     assert 200 == answer.status_code
-                    try:
-                        async for piece in answer.aiter_text():
-                            said[number] += piece
-                    except httpx.RemoteProtocolError:
-                        said[number] += "(cut)"
+                    async for piece in answer.aiter_text():
+                        said[number] += piece
 
-            streams = [asyncio.create_task(stream()) for _ in range(5)]
-            await until_waiting(http, gateway, 4)
+            streams = [asyncio.create_task(stream()) for _ in range(4)]
+            await until_waiting(http, gateway, 3)
 
             async def told() -> bool:
-                return (
-                    sum(": waiting" in text for text in said) == 5
-                )  # that whose prompt is with the engine too
+                # That whose prompt is with the engine too.
+                return sum(": waiting" in text for text in said) == 4
 
             await eventually(told)
-            chats = [
-                asyncio.create_task(http.post(f"{gateway.url}{CHAT}", json=chat(), headers=REALTIME))
-                for _ in range(3)
-            ]
-
-            async def cut() -> bool:
-                return sum("(cut)" in text for text in said) == 2
-
-            await eventually(cut)
-            refused, _ = await asyncio.wait(chats, return_when=asyncio.FIRST_COMPLETED)
-            assert ["queue_full"] == [call.result().json()["error"]["code"] for call in refused]
-            for text in said:
-                if "(cut)" in text:
-                    error = json.loads(text.partition("data: ")[2].removesuffix("(cut)"))["error"]
-                    assert "displaced" == error["code"]
-            for task in (*streams, *chats):
+            untold = asyncio.create_task(http.post(f"{gateway.url}{CHAT}", json=chat(), headers=BATCH))
+            await until_waiting(http, gateway, 4)
+            first = asyncio.create_task(http.post(f"{gateway.url}{CHAT}", json=chat(), headers=REALTIME))
+            async with asyncio.timeout(BOUND_S):
+                assert "displaced" == (await untold).json()["error"]["code"]
+            second = await http.post(f"{gateway.url}{CHAT}", json=chat(), headers=REALTIME)
+            assert (429, "queue_full") == (second.status_code, second.json()["error"]["code"])
+            assert not any(task.done() for task in (*streams, first))
+            assert all("error" not in text for text in said)
+            for task in (*streams, first):
                 task.cancel()
-            await asyncio.gather(*streams, *chats, return_exceptions=True)
+            await asyncio.gather(*streams, first, return_exceptions=True)
             await until_at_rest(http, gateway)

@@ -192,25 +192,9 @@ class Bench:
         seen.budget_s = max(record.wait_budget_s, hold_s)
         if demand.patience_until_s is not None:
             seen.budget_s = min(seen.budget_s, max(demand.patience_until_s - now, 0.0))
-        may_spare = not again and self._may_spare(seen)
-        is_retry = may_spare and demand.retry_count > 0 and self._claims_a_retry(demand)
-        later_call = may_spare and self._stands_for_session(seen)
+        is_retry = not again and demand.retry_count > 0 and self._claims_a_retry(demand)
+        later_call = not again and self._stands_for_session(seen)
         seen.protected = again or later_call or is_retry
-
-    def _may_spare(self, seen: Seen) -> bool:
-        """With it no more than half of what waits in its class would be left alone, or it would be the only one."""
-        own = [s for s in self.where("waiting") if s.demand.class_name == seen.demand.class_name]
-        spared = [s for s in own if s.protected and s is not seen]
-        if not spared:
-            return True
-        work_us = {s.demand.ticket: self._work_us(s) for s in own}
-        spared_us = sum(work_us[s.demand.ticket] for s in [*spared, seen])
-        return 2 * (len(spared) + 1) <= len(own) and 2 * spared_us <= sum(work_us.values())
-
-    def _work_us(self, seen: Seen) -> float:
-        """What it is expected to take now."""
-        ticket = self.controller._life.tickets.get(seen.demand.ticket)
-        return seen.work_gpu_s * 1e6 if ticket is None else ticket.booking.work_us
 
     def _stands_for_session(self, seen: Seen) -> bool:
         key = seen.demand.tenant, seen.demand.session or ""

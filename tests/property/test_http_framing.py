@@ -43,7 +43,12 @@ def test_chunked_bodies_are_decoded_in_any_cut(
         if decoder.done:
             left += piece
         else:
-            decoded += decoder.feed(piece)
+            data = decoder.feed(piece)
+            if decoder.one_chunk:
+                alone = ChunkedDecoder()
+                assert (data, False) == (alone.feed(piece), alone.done), "good to be sent on as it is"
+                assert piece.endswith(b"\r\n%b\r\n" % data)
+            decoded += data
             left = decoder.rest
     assert (body, True, rest) == (decoded, decoder.done, left)
 

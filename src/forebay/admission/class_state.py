@@ -22,8 +22,6 @@ class ClassState:
         "mode",
         "settings",
         "sizes",
-        "spared",
-        "spared_us",
         "waits",
     )
 
@@ -44,8 +42,6 @@ class ClassState:
         self.arrivals = ArrivalRate()
         self.sizes = ArrivalSizes()
         self.deadlines = DeadlineBuckets(max(settings.wait_budget_s, SHORTEST_HORIZON_S))
-        self.spared = self.spared_us = 0
-        """Of those that wait, the requests that nobody displaces, and their work; but for what is never refused."""
 
     def reconfigure(self, settings: ClassSettings, now: float, *, corrects: bool | None = None) -> None:
         """Take new settings. What was learned of waits stays; another confidence has to prove itself."""
@@ -58,23 +54,6 @@ class ClassState:
         if settings.wait_budget_s != self.settings.wait_budget_s:
             self.deadlines = self.deadlines.with_horizon(max(settings.wait_budget_s, SHORTEST_HORIZON_S), now)
         self.settings = settings
-
-    def may_spare(self, work_us: int, *, waits: bool) -> bool:
-        """True if one more of its waiters may be left alone for what its client says or was told.
-
-        At most half, by number and by work, or clients could fill a queue with what no more important request can push
-        out: all of them retries, or streams that are kept informed. One always may.
-
-        Args:
-            work_us: what it is expected to take.
-            waits: False if it is about to.
-        """
-        count, all_us = self.deadlines.count, self.deadlines.work_us
-        if not waits:
-            count, all_us = count + 1, all_us + work_us
-        return not self.spared or (
-            2 * (self.spared + 1) <= count and 2 * (self.spared_us + work_us) <= all_us
-        )
 
     def forget_waits(self) -> None:
         """What requests cost has changed so much that waits are to be learned anew."""

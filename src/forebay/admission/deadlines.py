@@ -26,9 +26,6 @@ def file_waiter(ticket: Ticket, now: float, *, protected: bool) -> None:
         weight_units(ticket.weight),
     )
     state.deadlines.add(entry, now)
-    if protected and not ticket.never_refuse:
-        state.spared += 1
-        state.spared_us += entry.work_us
 
 
 def start_by_s(ticket: Ticket) -> float:
@@ -53,9 +50,5 @@ def unfile(ticket: Ticket) -> None:
     entry = ticket.entry
     if entry is None:
         return
-    state = ticket.pool.classes[ticket.demand.class_name]
-    state.deadlines.remove(entry)
-    if entry.protected and not ticket.never_refuse:
-        state.spared -= 1
-        state.spared_us -= entry.work_us
+    ticket.pool.classes[ticket.demand.class_name].deadlines.remove(entry)
     ticket.entry = None

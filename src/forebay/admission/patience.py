@@ -66,11 +66,9 @@ class Patience:
             self._timers.at(now + self._grace_s(ticket.pool), self._no_endpoint_came, ticket)
 
     def told(self, event: WaitTold, now: float) -> None:
-        """The client of a waiter knows that it waits: others push it out no more, unless too many are left alone so."""
+        """The client of a waiter knows that it waits: it is not pushed out for others any more."""
         ticket = self._life.tickets.get(event.ticket)
-        if ticket is None or ticket.phase is not WAITING:
-            return
-        if ticket.pool.classes[ticket.demand.class_name].may_spare(ticket.booking.work_us, waits=True):
+        if ticket is not None and ticket.phase is WAITING:
             self._life.protect(ticket, now)
 
     def give_up(self, ticket: Ticket, check: Check, now: float) -> None:

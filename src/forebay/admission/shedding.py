@@ -7,8 +7,7 @@ when somebody has to go; the caller ends tickets. Nothing here knows a ticket, a
 **May be displaced.** `Displace` says which classes a newcomer may push out: `off` none, `lower` the less important
 ones, `same` its own too; never a more important one. Left alone whatever that says: `never_refuse`, the retry of a
 displaced request, a later call of an admitted session, whoever was already sent bytes while waiting, and whoever
-has waited for more than half of its budget. What clients say of themselves or were told spares about half of those that
-wait in a class at most (`ClassState.may_spare`).
+has waited for more than half of its budget.
 
 **First to go.** Tenants above their fair share, then the less important class, then the lowest value per GPU-second,
 then the youngest. Who is above its share is `tenant_shares`'s to say, and `triage` puts the order together.

@@ -34,8 +34,7 @@ class Standing:
             return True
         if not demand.retry_count and demand.session is None:
             return False
-        state = ticket.pool.classes[demand.class_name]
-        return state.may_spare(ticket.booking.work_us, waits=False) and is_protected(
+        return is_protected(
             never_refuse=False,
             retry_of_displaced=demand.retry_count > 0
             and self._displaced.claim(demand.tenant, fingerprint(demand), now),

@@ -102,7 +102,6 @@ class Attempt:
     __slots__ = (
         "_call",
         "_exchange",
-        "_feed",
         "_head",
         "_kept",
         "_kept_bytes",
@@ -242,22 +241,22 @@ class Attempt:
             self._phase = _HELD_STREAM
             route = self._route
             self._scanner = SseScanner(route.end_key, all_ends=route.all_ends, preludes=route.preludes)
-            self._feed = self._scanner.feed
         else:
             self._phase = _HELD_PLAIN
 
     def on_data(self, data: bytes) -> None:
         phase = self._phase
         if phase is _STREAM:
-            events = self._feed(data)
-            self._exchange.write(data)
+            scanner, call = self._stream_scanner(), self._call
+            events = scanner.feed(data)
+            self._exchange.write(data, b"" if call is None else call.framed)
             self._last = data
             if events:
                 self.new_events += events
                 self.last_event_s = self._now()
                 if not self.moved:
                     self._progress.note(self)
-            elif self._stream_scanner().done:
+            elif scanner.done:
                 # The stream is over. What an engine adds, or that it does not close, holds nobody up for long.
                 self._progress.hold(self)
             elif len(data) >= LARGE_PIECE_BYTES and not self.moved:

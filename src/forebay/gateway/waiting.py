@@ -3,8 +3,8 @@
 After a while without a byte some clients and proxies give up on a connection, whether the request waits here or its
 long prompt is with an engine. So the answer is begun before it is known what it will be: a head that promises events,
 and an SSE comment, which clients skip, every so often. From then on the status is 200 whatever comes: a refusal is told
-as an event with the code that it would have had, and the core lets nobody push the request out any more, as far as not
-too many are left alone so. Another engine may still be tried: of an answer nothing has passed.
+as an event with the code that it would have had, and the core lets nobody push the request out any more. Another engine
+may still be tried: of an answer nothing has passed.
 
 Owns the timer of one request. It never reads a clock: it counts from the moment at which the wait began.
 """

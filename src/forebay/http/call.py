@@ -62,6 +62,7 @@ class Call:
         "answers_no_body",
         "body",
         "connection",
+        "framed",
         "head",
         "paused",
         "retried",
@@ -83,6 +84,9 @@ class Call:
         self.retried = False
         """True if a reused connection turned out to be closed and the request was sent again on a fresh one."""
         self.paused = False
+        self.framed = b""
+        """The chunk in which the data of `on_data` came, if it was one and nothing else: good to be sent on as it
+        is."""
 
     @property
     def over(self) -> bool:

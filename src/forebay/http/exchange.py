@@ -42,7 +42,6 @@ class Exchange:
         "_left_bytes",
         "_mute",
         "_started",
-        "_write",
         "cors",
         "head",
         "on_disconnect",
@@ -68,7 +67,6 @@ class Exchange:
         `abort`. Without this callback, or if the owner lets another such time pass, the connection is cut
         and `on_disconnect` follows."""
         self._connection: ServerConnection | None = connection
-        self._write = connection.write
         self._held_head = b""
         self._started = False
         self._events_promised = False
@@ -160,7 +158,7 @@ class Exchange:
         else:
             sent_body = body if self.head.method != b"HEAD" else b""
             out = b"%b%bcontent-length: %d\r\n%b%b" % (line, block, len(body), tail, sent_body)
-        self._write(out)
+        connection.write(out)
         self._over()
         connection.exchange_over(keep)
 
@@ -221,25 +219,29 @@ class Exchange:
         else:
             self.abort()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, framed: bytes = b"") -> None:
         """Sends a piece of the body, as one chunk where the answer is chunked. Empty pieces are nothing.
+
+        Args:
+            framed: The same as one chunk, if there is such a thing already.
 
         Raises:
             RuntimeError: the answer was not started.
             ValueError: more bytes than `content_length` said.
         """
-        if not data or self._connection is None:
+        connection = self._connection
+        if not data or connection is None:
             return
         if self._chunked:
+            chunk = framed or b"%x\r\n%b\r\n" % (len(data), data)
             if self._held_head:
-                self._write(b"%b%x\r\n%b\r\n" % (self._held_head, len(data), data))
+                chunk = self._held_head + chunk
                 self._held_head = b""
-            else:
-                self._write(b"%x\r\n%b\r\n" % (len(data), data))
+            connection.write(chunk)
         else:
-            self._write_plain(data)
+            self._write_plain(connection, data)
 
-    def _write_plain(self, data: bytes) -> None:
+    def _write_plain(self, connection: ServerConnection, data: bytes) -> None:
         if not self._started:
             raise RuntimeError("the answer has not been started")
         if self._mute:
@@ -251,11 +253,12 @@ class Exchange:
         if self._held_head:
             data = self._held_head + data
             self._held_head = b""
-        self._write(data)
+        connection.write(data)
 
     def _send_head(self) -> None:
-        if self._held_head and self._connection is not None:
-            self._write(self._held_head)
+        connection = self._connection
+        if self._held_head and connection is not None:
+            connection.write(self._held_head)
             self._held_head = b""
 
     def write_many(self, pieces: Sequence[bytes]) -> None:
@@ -277,7 +280,7 @@ class Exchange:
             self.abort()
             return
         if self._held_head or self._chunked:
-            self._write(self._held_head + LAST_CHUNK if self._chunked else self._held_head)
+            connection.write(self._held_head + LAST_CHUNK if self._chunked else self._held_head)
         self._over()
         connection.exchange_over(self._keep)
 

@@ -39,6 +39,8 @@ _MOST_ENDS: Final = 256
 _NO_ERROR: Final = (b"", b"null", b"false")
 _NULLS: Final = (b":null", b": null")
 _LARGEST_COUNT: Final = 2**53
+_FIELD_BYTES: Final = 5
+_LF: Final = 10
 
 
 class SseScanner:
@@ -121,13 +123,11 @@ class SseScanner:
 
     def feed(self, data: bytes) -> int:
         """Looks at a piece of the stream. Returns the number of data events that it completed."""
-        if self._clean and data.endswith(b"\n\n") and data.startswith(b"data:"):
-            end = data.find(b"\n")
-            if end == len(data) - 2 and data.find(b"\r") < 0 and end <= EVENT_BYTES:
-                before = self.data_events
-                self._data_event(data[6:end] if data[5] == 32 else data[5:end])
-                return self.data_events - before
         before = self.data_events
+        if self._clean and _is_one_event(data):
+            end = len(data) - 2
+            self._data_event(data[6:end] if data[5] == 32 else data[5:end])
+            return self.data_events - before
         if data:
             self._feed_any(data)
             self._clean = self._begun and not (self._held_bytes or self._skipping or self._after_cr)
@@ -343,3 +343,16 @@ def _count_of(usage: bytes) -> float:
             # A whole number of any length may stand there, and a float cannot hold it.
             return float(min(count, _LARGEST_COUNT))
     return 0.0
+
+
+def _is_one_event(data: bytes) -> bool:
+    """Is it a whole event, one `data:` line with LF, and nothing else?
+
+    Most of it byte by byte: compiled, five comparisons take less than a call of `startswith`.
+    """
+    end = len(data) - 2
+    if end < _FIELD_BYTES or end > EVENT_BYTES or data[end] != _LF or data[end + 1] != _LF:
+        return False
+    if data[0] != 100 or data[1] != 97 or data[2] != 116 or data[3] != 97 or data[4] != 58:  # data:
+        return False
+    return data.find(b"\n") == end and data.find(b"\r") < 0

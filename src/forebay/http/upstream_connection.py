@@ -248,6 +248,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(call, CallFailure.MALFORMED, str(error))
             return
         if payload:
+            call.framed = data if decoder.one_chunk else b""
             call.sink.on_data(payload)
         if decoder.done and self._call is call:
             if decoder.rest:

@@ -136,19 +136,3 @@ def test_another_wait_budget_files_those_who_wait_anew() -> None:
     for entry in entries:
         assert of_class.deadlines.remove(entry)
     assert 0 == len(of_class.deadlines)
-
-
-def test_half_of_those_that_wait_may_be_spared() -> None:
-    """By number and by work; one always may."""
-    state = ClassState(STANDARD, 1, corrects=True)
-    assert state.may_spare(9 * SECOND_US, waits=False)
-    for number in range(5):
-        state.deadlines.add(Entry(9.0, SECOND_US, 1.0, number, False, "t", None), 0.0)
-    state.spared, state.spared_us = 2, 2 * SECOND_US
-    assert [False, True] == [state.may_spare(SECOND_US, waits=waits) for waits in (True, False)]
-    state.spared = 1
-    assert [False, True] == [state.may_spare(us, waits=True) for us in (SECOND_US, SECOND_US // 2)]
-    state.spared = 2
-    assert not state.may_spare(2 * SECOND_US, waits=False)
-    state.spared, state.spared_us = 3, 2 * SECOND_US
-    assert not state.may_spare(SECOND_US, waits=False)

@@ -48,23 +48,6 @@ def test_who_leaves_the_queue_leaves_the_deadlines() -> None:
     assert [None, None] == [ticket.entry for ticket in tickets]
 
 
-def test_it_is_counted_who_is_left_alone() -> None:
-    """As long as they wait, by what they cost now; what is never refused is no part of it."""
-    site = Site()
-    state = site.pool.classes["standard"]
-    first, second, third = [site.queued(number, 0.0) for number in (1, 2, 3)]
-    third.never_refuse = True
-    for ticket, protected in ((first, True), (second, False), (third, True)):
-        file_waiter(ticket, 0.0, protected=protected)
-    assert (1, first.work_us) == (state.spared, state.spared_us)
-    site.life.protect(second, 1.0)
-    assert (2, first.work_us + second.work_us) == (state.spared, state.spared_us)
-    for ticket in (first, second, third):
-        unfile(ticket)
-        unfile(ticket)
-    assert (0, 0) == (state.spared, state.spared_us)
-
-
 def test_a_whole_answer_must_start_so_much_earlier_as_it_takes() -> None:
     """By the class's objective or the client's timeout; a token is a tenth of a second here, a faster engine's less."""
     site = Site(settings=with_class("standard", settings_for(), whole_answer_s=60.0))
@@ -84,3 +67,19 @@ def test_a_whole_answer_must_start_so_much_earlier_as_it_takes() -> None:
     assert 70.0 - (prefill_s + 100 * step_s) / 2 == pytest.approx(by_s(5))
     plain = Site()
     assert inf == start_by_s(plain.ticket(1))
+
+
+def test_a_waiter_is_filed_until_it_waits_no_more() -> None:
+    """Taking it out twice does nothing; who is left alone is so from when it is protected on."""
+    site = Site()
+    deadlines = site.pool.classes["standard"].deadlines
+    first, second = [site.queued(number, 0.0) for number in (1, 2)]
+    for ticket in (first, second):
+        file_waiter(ticket, 0.0, protected=ticket is first)
+    site.life.protect(second, 1.0)
+    assert [True, True] == [ticket.entry is not None and ticket.entry.protected for ticket in (first, second)]
+    assert (2, first.work_us + second.work_us) == (deadlines.count, deadlines.work_us)
+    for ticket in (first, second):
+        unfile(ticket)
+        unfile(ticket)
+    assert (0, 0) == (deadlines.count, deadlines.work_us)

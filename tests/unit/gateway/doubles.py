@@ -100,7 +100,7 @@ class ScriptedExchange(Exchange):
             assert self.status is None, "a head was sent twice"
             self.status, self.headers = status, fields_of(headers)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, framed: bytes = b"") -> None:
         if not self.ends:
             assert self.status is not None, "body before head"
             self.sent += data

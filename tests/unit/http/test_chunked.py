@@ -40,6 +40,28 @@ def test_one_whole_chunk_per_piece_is_the_same_as_any_other_way() -> None:
     assert decoder.done
 
 
+def test_what_is_one_chunk_and_nothing_else_is_said() -> None:
+    """It may be sent on as it came; a part of a chunk, two, an extension, blanks or a last chunk may not."""
+    decoder = ChunkedDecoder()
+    for wire, body in (
+        (b"00A\r\n0123456789\r\n", b"0123456789"),
+        (b"a\r\n01234567\r\n\r\n", b"01234567\r\n"),
+        (encode_chunk(b"x" * 70_000), b"x" * 70_000),
+        (b"fF\r\n" + b"y" * 255 + b"\r\n", b"y" * 255),
+    ):
+        assert (body, True) == (decoder.feed(wire), decoder.one_chunk)
+    for wire, body in (
+        (b"1\r\n!\r\n", b"!"),  # so short that it is not looked for
+        (b"A;x=1\r\n0123456789\r\n", b"0123456789"),
+        (b"0000000A\r\n0123456789\r\n", b"0123456789"),
+        (encode_chunk(b"0123456789") * 2, b"0123456789" * 2),
+        (b"10\r\n012345", b"012345"),
+        (b"6789abcdef\r\n", b"6789abcdef"),
+        (LAST_CHUNK, b""),
+    ):
+        assert (body, False) == (decoder.feed(wire), decoder.one_chunk)
+
+
 def test_f074_extensions_and_trailers_are_dropped() -> None:
     """Chunk extensions, upper case sizes, leading zeros and trailers do not change the body."""
     wire = b'00A;name="v;x"\r\n0123456789\r\n1 ;q\r\n!\r\n0;last\r\nX-Trailer: 1\r\nY: 2\r\n\r\nrest'

@@ -92,6 +92,20 @@ def test_head_goes_out_with_the_first_piece() -> None:
     assert served.transport.writes == 1
 
 
+def test_a_piece_that_came_as_a_chunk_goes_on_as_it_is() -> None:
+    """Behind the head and after it; where the answer is not chunked it is the piece that counts."""
+    served, exchange = begin()
+    exchange.start(200, [], content_length=None)
+    for _ in range(2):
+        exchange.write(b"0123456789", b"00A\r\n0123456789\r\n")
+    assert served.transport.sent.endswith(b"\r\n\r\n" + b"00A\r\n0123456789\r\n" * 2)
+    for minor, length in ((0, None), (1, 10)):
+        served, exchange = begin(b"GET", minor)
+        exchange.start(200, [], content_length=length)
+        exchange.write(b"0123456789", b"00A\r\n0123456789\r\n")
+        assert served.transport.sent.endswith(b"\r\n\r\n0123456789")
+
+
 def test_head_goes_out_alone_in_the_next_round() -> None:
     """Without a first piece the head of a stream is sent in the next round of the loop."""
     served, exchange = begin()
