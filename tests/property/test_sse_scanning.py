@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 
@@ -129,3 +130,41 @@ def test_long_events_are_counted_wherever_they_are_cut(
     whole, pieces = scan([stream]), scan(cut(stream, [place * step for place in at]))
     assert whole.data_events == 3
     assert seen(whole) == seen(pieces)
+
+
+texts = st.one_of(
+    st.sampled_from(
+        [" word", "", "usage", "error", "stop", "_reason", "finish_reason", "null", "[DONE]", "\\", '"']
+    ),
+    st.text(max_size=8),
+    st.sampled_from(['"usage":{"completion_tokens":9}', '"error":{"message":"m"}', "x\n\ndata: y"]),
+)
+"""What a model may say."""
+
+
+@st.composite
+def events(draw: st.DrawFn) -> bytes:
+    """One event of a stream as engines send them, with few variations, so that many are alike."""
+    key = draw(st.sampled_from(["content", "text", "content", "object", "usage", "error"]))
+    ended = draw(st.sampled_from([None, None, None, "stop", "abort"]))
+    choice = {"index": 0, "delta": {key: draw(texts)}, "finish_reason": ended}
+    value: dict[str, object] = {
+        "object": draw(st.sampled_from(["chunk"] * 4 + ["error"])),
+        "choices": [choice],
+    }
+    more = draw(st.sampled_from([None, None, None, "usage", "error"]))
+    if more is not None:
+        value[more] = draw(st.sampled_from([None, {"completion_tokens": 3}, {"message": "m"}]))
+    blanks = draw(st.sampled_from([(",", ":"), (",", ":"), (", ", ": ")]))
+    return b"data: " + json.dumps(value, separators=blanks, ensure_ascii=False).encode() + b"\n\n"
+
+
+@given(st.lists(events(), max_size=30), st.booleans())
+def test_events_that_are_known_again_have_no_more_in_them(sent: list[bytes], all_ends: bool) -> None:
+    """One by one, as they come, is the same as all at once, where each is looked into."""
+    one_by_one, at_once = SseScanner(all_ends=all_ends), SseScanner(all_ends=all_ends)
+    for event in sent:
+        one_by_one.feed(event)
+    at_once.feed(b"".join(sent))
+    assert seen(at_once) == seen(one_by_one)
+    assert (at_once.ends, at_once.first_usage) == (one_by_one.ends, one_by_one.first_usage)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+from forebay.http.repeated_event import RepeatedEvent
 from forebay.http.sse_fields import UNREADABLE, decode_event, decode_usage
 
 __all__ = ["EVENT_BYTES", "SseScanner"]
@@ -55,6 +56,7 @@ class SseScanner:
         "_parts",
         "_preludes",
         "_reason",
+        "_repeated",
         "_skipping",
         "_skipping_after_lf",
         "_skipping_data",
@@ -106,6 +108,7 @@ class SseScanner:
         self.first_event: bytes | None = None
         """Data of the first data event; only its first bytes if it was too long to be looked into."""
         self._usage_count = -1.0
+        self._repeated = RepeatedEvent()
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self._skipping = False
@@ -124,10 +127,15 @@ class SseScanner:
     def feed(self, data: bytes) -> int:
         """Looks at a piece of the stream. Returns the number of data events that it completed."""
         before = self.data_events
-        if self._clean and _is_one_event(data):
-            end = len(data) - 2
-            self._data_event(data[6:end] if data[5] == 32 else data[5:end])
-            return self.data_events - before
+        if self._clean:
+            if self._repeated.fits(data):
+                self.data_events = before + 1
+                return 1
+            if _is_one_event(data):
+                end = len(data) - 2
+                if self._data_event(data[6:end] if data[5] == 32 else data[5:end]):
+                    self._repeated.keep(data)
+                return self.data_events - before
         if data:
             self._feed_any(data)
             self._clean = self._begun and not (self._held_bytes or self._skipping or self._after_cr)
@@ -237,39 +245,51 @@ class SseScanner:
 
     # --- What is in an event --------------------------------------------------------------------------
 
-    def _data_event(self, payload: bytes) -> None:
+    def _data_event(self, payload: bytes) -> bool:
+        """Looks into an event. True if it is one more, after the first, and nothing is in it."""
         if len(payload) < _SHORT_BYTES:
             if not payload:
-                return
+                return False
             if payload.strip() == _DONE or payload.find(_STOPPED) >= 0:
                 self.done = True
-                return
+                return False
             if payload.replace(b" ", b"") == _PING:
-                return
+                return False
         if self.first_event is None:
             if self._preludes and self._is_prelude(payload):
-                return
+                return False
             self.first_event = payload
+            self.data_events += 1
+            self._look_into(payload)
+            return False
         self.data_events += 1
+        return not self._look_into(payload)
+
+    def _look_into(self, payload: bytes) -> bool:
+        """What an event may say beside its text. True if it says something, perhaps."""
+        something = False
         if not self.finish_reason_seen or self._all_ends:
             at = payload.find(self._reason)
-            if at >= 0:
-                self._look_for_reason(payload, at)
+            something = at >= 0 and self._look_for_reason(payload, at)
         at = payload.find(_USAGE)
         while at >= 0:
             at += len(_USAGE)
             if not payload.startswith(_NULLS, at):
                 self._take_usage(payload)
+                something = True
                 break
             at = payload.find(_USAGE, at)
-        if payload.find(_ERROR) >= 0 and self.error is None:
-            self._look_for_error(payload)
+        if payload.find(_ERROR) >= 0:
+            something = True
+            if self.error is None:
+                self._look_for_error(payload)
+        return something
 
     def _is_prelude(self, payload: bytes) -> bool:
         return any(payload.find(mark) >= 0 for mark in self._preludes)
 
-    def _look_for_reason(self, payload: bytes, at: int) -> None:
-        """Several choices have several reasons: one that is set is enough."""
+    def _look_for_reason(self, payload: bytes, at: int) -> bool:
+        """True if there is one. Several choices have several reasons: one that is set is enough."""
         while at >= 0:
             after = at + len(self._reason)
             if not payload.startswith(_NULLS, after) and payload[:at].endswith((b'"finish', b'"stop')):
@@ -281,8 +301,9 @@ class SseScanner:
                         self.aborted = True
                     if len(self.ends) < _MOST_ENDS:
                         self.ends.append(payload)
-                    return
+                    return True
             at = payload.find(self._reason, after)
+        return False
 
     def _take_usage(self, payload: bytes) -> None:
         try:
