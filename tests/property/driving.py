@@ -175,8 +175,11 @@ class Bench:
             elif isinstance(effect, Evict):
                 assert seen.where == "waiting", "only what waits is evicted"
                 if effect.refusal.outcome is Outcome.DISPLACED:
-                    assert newcomer is not None, "only a newcomer pushes others out"
-                    self._displaced(seen, newcomer, effect.refusal.record)
+                    record = effect.refusal.record
+                    # Of a set that cannot be on time four go at a time, the others without another newcomer.
+                    is_of_set = record.decided_by == "set_on_time"
+                    assert newcomer is not None or is_of_set, "only a newcomer pushes others out"
+                    self._displaced(seen, newcomer or seen.demand, record)
             elif isinstance(effect, Abort):
                 assert seen.where == "running", "only what runs is aborted"
 
