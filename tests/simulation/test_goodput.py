@@ -31,6 +31,14 @@ def test_in_every_scenario_everything_balances(capsys: pytest.CaptureFixture[str
     assert all(one["offered"] == run.QUICK_REQUESTS for one in runs)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_answers_that_are_not_streamed_hide_neither_the_engines_speed_nor_its_limit() -> None:
+    """Long prompts with whole answers are always there: the law is learned all the same, and streams keep pace."""
+    mixed = run.play(run.Cell("load 1.1", "synthetic:mixed", 600, "forebay", 2)).result
+    assert mixed["classes"]["realtime"]["attainment"] > 0.8
+
+
 def test_a_cell_that_does_not_balance_fails_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says which."""
     plain = run.play

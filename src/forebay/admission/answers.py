@@ -80,6 +80,18 @@ def learn_from_answer(
         return
     if endpoint.whole_answers.counts:
         endpoint.whole_answers.answered(ticket, usage, now, goes_on=endpoint.goes_on)
-    # Its first token was not seen. At the pace its class asks for, it came so long after dispatch.
-    own_s = ticket.settings.tpot_s * (output / demand.samples) + own_prefill_s(ticket, endpoint)
-    endpoint.limit.first_token(now - ticket.dispatched_s - own_s, in_flight=len(endpoint.running))
+    waited_s = _unseen_wait_s(ticket, endpoint, output, now)
+    endpoint.limit.first_token(waited_s, in_flight=len(endpoint.running), seen=False)
+
+
+def _unseen_wait_s(ticket: Ticket, endpoint: Endpoint, output: int, now: float) -> float:
+    """How long an answer that came as a whole waited inside its engine for its first token, which nobody saw.
+
+    No time where the engine tells how many wait there: that is better evidence than what is reckoned here. Else the
+    time that is left over if its tokens came at the pace its class asks for.
+    """
+    sample = endpoint.sample
+    if sample is not None and sample.waiting is not None and not endpoint.is_stale(now):
+        return 0.0
+    own_s = ticket.settings.tpot_s * (output / ticket.demand.samples) + own_prefill_s(ticket, endpoint)
+    return now - ticket.dispatched_s - own_s

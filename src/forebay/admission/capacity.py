@@ -8,7 +8,8 @@
    some moment of it: few requests say nothing about more of them.
 3. Until it has fallen for the first time, a good round doubles it; from then on it adds 1. What was found to be
    too much is approached slowly.
-4. A round of which more than a tenth came late lowers it by a fifth, and so does a preemption.
+4. A round of which more than a tenth came late lowers it by a fifth, and so does a preemption. What is only reckoned,
+   of answers that come as a whole, counts where no first token of the round was seen to come.
 5. The engine's own queue, seen in two samples in a row, lowers it to what the engine runs: more would only wait
    there, where the order is not ours. It never raises it. The prompts that were sent ahead to keep the engine busy
    (the prefill window) are no such queue.
@@ -79,7 +80,9 @@ class ConcurrencyLimit:
         "_most",
         "_preemptions",
         "_queue_seen",
+        "_reckoned_late",
         "_round",
+        "_seen",
         "_slow_at",
         "_slow_windows",
         "_steps",
@@ -96,7 +99,12 @@ class ConcurrencyLimit:
         self.has_fallen = False
         """True once it was lowered: it doubles no more."""
         self._round = 0
+        self._seen = 0
+        """First tokens of this round that were seen to come,"""
         self._late = 0
+        """those of them that were late,"""
+        self._reckoned_late = 0
+        """and those that must have been, of answers that came as a whole."""
         self._most = 0
         """Most requests in flight at a first token of this round."""
         self._queue_seen = 0
@@ -116,17 +124,27 @@ class ConcurrencyLimit:
         """True if the limit was lowered for slow steps, of which a calm sample shows nothing."""
         return self.limit < self._slow_at
 
-    def first_token(self, took_s: float, *, in_flight: int) -> None:
-        """A first token came `took_s` after dispatch, with `in_flight` requests at the endpoint, its own included."""
+    def first_token(self, took_s: float, *, in_flight: int, seen: bool = True) -> None:
+        """A first token came `took_s` after dispatch, with `in_flight` requests at the endpoint, its own included.
+
+        Args:
+            seen: False if that is only reckoned, from the time of a whole answer.
+        """
         self._round += 1
-        self._late += took_s > self.tightest_s
+        if seen:
+            self._seen += 1
+            self._late += took_s > self.tightest_s
+        else:
+            self._reckoned_late += took_s > self.tightest_s
         if in_flight > self._most:
             self._most = in_flight
         if self._round < self.limit:
             return
-        late, most = self._late, self._most
-        self._late = self._round = self._most = 0
-        if late > LATE_SHARE * self.limit:
+        late, judged, most = self._late, self._seen, self._most
+        if not judged:
+            late, judged = self._reckoned_late, self._round
+        self._late = self._reckoned_late = self._seen = self._round = self._most = 0
+        if late > LATE_SHARE * judged:
             self._lower_to(int(self.limit * DECREASE))
         elif not late and not self._queue_seen and not self._slow_windows and most >= self.limit:
             self.limit = min(self.limit + (1 if self.has_fallen else self.limit), HIGHEST_LIMIT)

@@ -305,9 +305,12 @@ class Endpoint(Rotation):
 
     def _learn_steps(self, sample: EngineSample) -> None:
         """What the engine's counters say about its speed."""
+        # The prompt of an answer that is not streamed is through when it should be: its first token is its last.
         chunk_tokens = self.sources.clock.chunk_tokens
         half_done = any(
-            ticket.first_token_s is None and ticket.cost.fresh_tokens > chunk_tokens
+            ticket.first_token_s is None
+            and ticket.cost.fresh_tokens > chunk_tokens
+            and (ticket.demand.stream or sample.at_s < self.unstreamed_until_s)
             for ticket in self.running.values()
         )
         self.sources.sampled(

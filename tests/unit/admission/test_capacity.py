@@ -110,6 +110,34 @@ def test_late_ones_are_forgotten_with_their_round() -> None:
     assert 40 == found.limit
 
 
+def test_what_is_reckoned_weighs_nothing_beside_what_was_seen() -> None:
+    """Answers that come whole show no first token: of a round with seen ones, only those are judged."""
+    found = limit_at(20)
+    for _ in range(19):
+        found.first_token(9.0, in_flight=20, seen=False)
+    first_tokens(found, 1)
+    assert 40 == found.limit
+
+
+def test_a_tenth_of_those_seen_is_what_counts() -> None:
+    """Ten whole answers do not hide that two of ten streams were late."""
+    found = limit_at(20)
+    for _ in range(10):
+        found.first_token(0.0, in_flight=20, seen=False)
+    first_tokens(found, 2, 1.6)
+    first_tokens(found, 8)
+    assert 16 == found.limit
+
+
+def test_where_nothing_is_seen_what_is_reckoned_counts() -> None:
+    """And each round is judged by itself."""
+    found = limit_at(20)
+    first_tokens(found, 20, in_flight=10)
+    for _ in range(20):
+        found.first_token(9.0, in_flight=20, seen=False)
+    assert 16 == found.limit
+
+
 def test_after_a_fall_it_grows_by_one() -> None:
     """What was found to be too much is approached slowly: a good round adds one, and never doubles again."""
     found = limit_at(20)

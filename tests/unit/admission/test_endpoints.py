@@ -714,6 +714,18 @@ def test_half_a_prompt_is_in_no_window() -> None:
         assert steps == learned_steps(site)
 
 
+def test_a_long_prompt_that_is_not_streamed_is_half_done_only_while_it_is_worked_off() -> None:
+    """Its answer may take a minute, and steps are learned meanwhile: 0.3 s of prefill were over at 2.4 s."""
+    for second_s, steps in [(2.5, 100), (2.35, 0)]:
+        site = Site()
+        begin(site, fill(site, 1, 1))
+        site.endpoint().take_sample(counted(1.0, 1000), 1.0)
+        site.endpoint().take_sample(counted(2.0, 1000), 2.0)
+        site.running(2, "a", 2.1, prompt_tokens=3000, stream=False)
+        site.endpoint().take_sample(counted(second_s, 1100), second_s)
+        assert steps == learned_steps(site)
+
+
 # First tokens that tell of prefill
 
 

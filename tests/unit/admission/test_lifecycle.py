@@ -16,7 +16,16 @@ from forebay.admission.model import Check, Usage
 from forebay.admission.outcomes import Group, Outcome
 from forebay.admission.tickets import Phase, Ticket
 from forebay.admission.unstreamed import LONGEST_LINGER_S
-from tests.unit.admission.build import LAW, LLAMACPP, VLLM, Site, pool_settings, settings_for, with_class
+from tests.unit.admission.build import (
+    LAW,
+    LLAMACPP,
+    VLLM,
+    Site,
+    pool_settings,
+    reading,
+    settings_for,
+    with_class,
+)
 
 OVER = Check("waited", 5.0, 5.0, False)
 
@@ -303,6 +312,18 @@ def test_unstreamed_answers_teach_it_when_they_end(took_s: float, limit: int) ->
     tickets = [site.running(number, stream=False) for number in range(8)]
     for ticket in tickets:
         finish(site, ticket, took_s, usage=Usage(prompt_tokens=100, output_tokens=99))
+    assert limit == site.endpoint().limit.limit
+
+
+@pytest.mark.parametrize(("at_s", "limit"), [(99.0, 16), (0.0, 6)], ids=["fresh", "stale"])
+def test_an_engine_that_tells_its_queue_needs_no_reckoning(at_s: float, limit: int) -> None:
+    """Nobody waits inside it, it says: slow answers are slow steps. But what it said long ago says nothing."""
+    site = Site()
+    site.describe("a", reports_load=True)
+    tickets = [site.running(number, stream=False) for number in range(8)]
+    site.endpoint().take_sample(reading(at_s, running=8, waiting=0), at_s)
+    for ticket in tickets:
+        finish(site, ticket, 100.0, usage=Usage(prompt_tokens=100, output_tokens=99))
     assert limit == site.endpoint().limit.limit
 
 
