@@ -70,13 +70,13 @@ async def a_stream_runs(http: httpx.AsyncClient, gateway: ServeProcess) -> Async
 
 async def until_in(look: Callable[[], Awaitable[int]], everybody: int) -> None:
     """Wait until so many are accounted for."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while await look() < everybody:  # noqa: ASYNC110 - what is looked at has no event
             await asyncio.sleep(0.2)
 
 
 @needs_files
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_large_waiting_bodies_take_a_pod_over_its_limit() -> None:
     """In a pod of 512 MiB 5,000 clients with 400 kB each are kept or told to come back, and 400 MiB are not reached."""
     async with (
@@ -110,7 +110,7 @@ async def test_large_waiting_bodies_take_a_pod_over_its_limit() -> None:
 
 
 @needs_files
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_an_engine_that_takes_everything_and_answers_nothing_fills_the_memory() -> None:
     """Bodies are kept for another try while an engine is silent, and are bounded, whatever admission lets through."""
     environ = {**POD, "FOREBAY_MODE": "bypass"}
