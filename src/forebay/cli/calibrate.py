@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from forebay.cli.printing import plain
+
 if TYPE_CHECKING:
     from forebay.load.generator import Target
     from forebay.runtime.calibration import Calibration, Facts
@@ -100,7 +102,7 @@ def command(**options: Any) -> None:
             )
         )
     except CannotCalibrate as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(plain(str(error))) from error
     _write(result, options)
 
 
@@ -116,7 +118,7 @@ def _ask(facts: Facts, target: Target, options: dict[str, Any]) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("this puts load on the engine, and there is nobody to ask: say --yes")
     click.confirm(
-        f"Up to {options['max_concurrency']} requests at once go to {target.host}:{target.port} ({facts.model}), "
+        f"Up to {options['max_concurrency']} requests at once go to {target.host}:{target.port} ({plain(facts.model)}), "
         "for a minute or two. Others there are slowed down. Go on?",
         abort=True,
         err=True,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from forebay.cli.printing import plain
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,9 +23,20 @@ __all__ = ["command"]
 _LATE_S: Final = 0.1
 """By which one request in a hundred may be sent late without a warning."""
 _OPEN_FILES: Final = 16_384
+_EPILOG: Final = """
+\b
+Try it:
+  forebay replay synthetic:chat,seconds=60 --target http://127.0.0.1:8080
+  forebay replay requests.jsonl --target https://llm.example.com --speed 2 --json
+"""
 
 
-@click.command("replay", short_help="Send a trace to an endpoint, and say what users felt.")
+@click.command(
+    "replay",
+    epilog=_EPILOG,
+    short_help="Send a trace to an endpoint, and say what users felt.",
+    context_settings={"max_content_width": 110},
+)
 @click.argument("trace")
 @click.option(
     "--target",
@@ -83,16 +96,12 @@ def command(
     key: str | None,
     as_json: bool,
 ) -> None:
-    r"""Send a trace to an endpoint, and say what users felt.
+    """Send a trace to an endpoint, and say what users felt.
 
     Each request goes out at its moment, whatever became of those before it, with synthetic text of the right number of
     tokens. TRACE is any trace that `forebay report` reads, or synthetic:NAME. This is real load: an endpoint that
     is too small for it will be overloaded. A first request measures the target's tokenizer. Ctrl-C ends it early, with
     a report on what was sent.
-
-    \b
-        forebay replay synthetic:chat,seconds=60 --target http://127.0.0.1:8080
-        forebay replay requests.jsonl --target https://llm.example.com --speed 2 --json
     """
     import uvloop
 
@@ -114,7 +123,7 @@ def command(
     try:
         done = uvloop.run(_run(replay, plan, objectives, tail))
     except ReplayFailed as failure:
-        raise click.ClickException(str(failure)) from None
+        raise click.ClickException(plain(str(failure))) from None
     _show(done, speed if as_json else None)
 
 

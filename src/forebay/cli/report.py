@@ -10,13 +10,26 @@ from typing import Final
 
 import click
 
+from forebay.cli.printing import plain
+
 __all__ = ["command"]
 
 _QUIET_S: Final = 2.0
 """Who is done sooner says nothing of progress."""
+_EPILOG: Final = """
+\b
+Try it:
+  forebay report /var/log/forebay/requests.jsonl*
+  forebay report trace.csv.gz --plot trace.png -o forebay.yaml
+"""
 
 
-@click.command("report", short_help="Say what a recorded workload looks like, and what it needs.")
+@click.command(
+    "report",
+    epilog=_EPILOG,
+    short_help="Say what a recorded workload looks like, and what it needs.",
+    context_settings={"max_content_width": 110},
+)
 @click.argument("log", nargs=-1, required=True, metavar="LOG...")
 @click.option("--json", "as_json_", is_flag=True, help="Print one JSON document on stdout.")
 @click.option(
@@ -45,16 +58,12 @@ def command(
     profile: str | None,
     limit: int | None,
 ) -> None:
-    r"""Say what a recorded workload looks like, and what it needs.
+    """Say what a recorded workload looks like, and what it needs.
 
     LOG is a file of Forebay's recorder (`record:` in the configuration; several are taken as one record), or a trace:
     the common CSV, Azure, BurstGPT, Mooncake, packed or not, or synthetic:NAME. The answer opens with a verdict:
     whether this traffic needs admission control, and which part of it. Then come the numbers that it rests on, and a
     configuration to begin with, with the reason for each setting.
-
-    \b
-        forebay report /var/log/forebay/requests.jsonl*
-        forebay report trace.csv.gz --plot trace.png -o forebay.yaml
     """
     from forebay.config.mapping import law_of
     from forebay.load.traces import TraceError
@@ -91,7 +100,9 @@ def command(
         except OSError as failure:
             raise click.ClickException(f"{output}: cannot be written: {failure.strerror}") from None
     click.echo(
-        json.dumps(as_json(seen, verdict, suggestions)) if as_json_ else as_text(seen, verdict, suggestions)
+        json.dumps(as_json(seen, verdict, suggestions))
+        if as_json_
+        else plain(as_text(seen, verdict, suggestions))
     )
 
 

@@ -65,7 +65,7 @@ Where the figures come from, and where they lie: docs/explanation/sizing.md
     help="Part of the GPU's memory that the engine may use.",
 )
 @click.option(
-    "--trace", "trace", type=click.Path(path_type=Path), help="Lengths and rate from a trace or record."
+    "--trace", "trace", help="Lengths and rate from a trace or record, or synthetic:NAME."
 )
 @click.option("--limit", type=click.IntRange(1), default=None, help="Rows of the trace to read.  [default: 200,000]",
               show_default=False)  # fmt: skip

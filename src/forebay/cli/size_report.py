@@ -86,7 +86,7 @@ def _bounds(plan: Plan) -> list[str]:
         ),
         _row(
             "Pool bound",
-            f"{plan.pool_gpu_s:.3g} GPU-seconds, what runs included;",
+            f"{plan.pool_gpu_s:.3g} GPU-seconds, what runs included (nine tenths of max_gpu_seconds below);",
             f"budget × GPUs ÷ 2 says {plan.pool_gpu_s_usual:.3g}",
         ),
         _row(

@@ -93,7 +93,7 @@ _DURATION_KEYS = frozenset(
         "retry_after",
     }
 )
-_SIZE_KEYS = frozenset({"max_body", "max_waiting_bytes", "memory"})
+_SIZE_KEYS = frozenset({"max_body", "max_waiting_bytes", "max_size", "memory"})
 
 
 def problems_from(error: ValidationError, document: Document) -> list[ConfigProblem]:
@@ -119,6 +119,8 @@ def describe(path: KeyPath, finding: Mapping[str, Any], document: Document) -> s
         return str(context.get("error", finding["msg"]))
     if kind in _EXPECTED:
         example = _LISTS.get(str(path[-1])) if kind == "list_type" and path else None
+        if path == ("record",):
+            example = "record: {path: requests.jsonl}"
         return f"found {found}, expected {_EXPECTED[kind]}" + (f", as in `{example}`" if example else "")
     if is_hidden and kind not in _BOUNDED:
         return "cannot be used here"
@@ -187,6 +189,14 @@ def _where(path: KeyPath) -> str:
     return key_text(path)
 
 
+def _size(value: float) -> str:
+    """In the largest unit of which there is a whole number."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if value >= size and value % size == 0:
+            return f"{value // size:g}{unit}"
+    return f"{value:.0f} bytes"
+
+
 def _with_unit(path: KeyPath, value: object) -> str:
     key = path[-1] if path else ""
     if not isinstance(value, int | float):
@@ -194,7 +204,7 @@ def _with_unit(path: KeyPath, value: object) -> str:
     if key in _DURATION_KEYS:
         return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
     if key in _SIZE_KEYS:
-        return f"{value:g} bytes"
+        return _size(value)
     return f"{value:g}"
 
 

@@ -256,6 +256,9 @@ class _Exchange:
             self._end_of_stream(self._scanner)
             return
         answer = _read_answer(bytes(self._body))
+        if head.status == 200 and not self._body.lstrip().startswith(b"{"):
+            self._finish(End.FAILED, code="not_json")
+            return
         if head.status == 200 and answer.error is None:
             tokens = answer.usage.completion_tokens if answer.usage else None
             self._finish(End.COMPLETED, tokens=tokens or 0)

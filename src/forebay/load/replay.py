@@ -194,6 +194,8 @@ class Replay:
         finally:
             upstream.close()
         if status == 200:
+            if not body.lstrip().startswith(b"{"):
+                raise ReplayFailed(f"the target answers a chat with no JSON: {body[:100].decode(errors='replace')!r}")
             self._measure(body)
         elif status not in {
             429,

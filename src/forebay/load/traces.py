@@ -37,6 +37,12 @@ WINDOW: Final = 32_768
 """Rows that are held to put them in order: at a hundred requests a second, answers of five minutes."""
 MAX_TOKENS: Final = 100_000_000
 """More than any model takes: whatever is above is a mistake in the file."""
+MAX_TIME_S: Final = 1e11
+"""Three thousand years, or the year 5138 where times count from 1970: whatever is above is a mistake in the file."""
+_MAX_LIMIT: Final = (1 << 31) - 1
+"""Of what a client may state: no limit at all, written as a number."""
+_MAX_NAME: Final = 256
+"""Characters kept of a tenant's name and the like: a window of rows is held in memory."""
 _MAX_LINE: Final = 4 << 20
 """Characters of a line. Mooncake's rows carry a number per 512 tokens of their prompts."""
 _MAX_PREFIXES: Final = 1 << 20
@@ -98,6 +104,7 @@ def read_records(*paths: str | Path) -> Iterator[tuple[float, RecordLine]]:
     def chained() -> Iterator[RecordLine]:
         starts = []
         for path in paths:
+            _check_rereadable(path)
             with _opened(path) as lines:
                 found = _recognise(lines)
                 if found != "forebay":
@@ -111,7 +118,8 @@ def read_records(*paths: str | Path) -> Iterator[tuple[float, RecordLine]]:
 
 
 def format_of(path: str | Path) -> str:
-    """The name of the format of a file, one of `FORMATS`."""
+    """The name of the format of a file, one of `FORMATS`. Raises `TraceError` if it could not be read once more."""
+    _check_rereadable(path)
     with _opened(path) as lines:
         return _recognise(lines)
 
@@ -162,6 +170,13 @@ def _opened(path: str | Path) -> Iterator[Lines]:
         yield Lines(path, file)
 
 
+def _check_rereadable(path: str | Path) -> None:
+    """A pipe gives its content once, and one that nobody writes to is waited for without end."""
+    place = Path(path)
+    if place.exists() and not place.is_file() and not place.is_dir():
+        raise TraceError(f"{path}: is a pipe or a device, and this is read twice: put it into a file first")
+
+
 def number(
     lines: Lines, key: str, text: str | float | None, low: float = 0, high: float = float("inf")
 ) -> float:
@@ -174,6 +189,10 @@ def number(
         most = "" if high == float("inf") else f" to {high:g}"
         raise lines.error(key, f"found {_shown(text)}, allowed are numbers from {low:g}{most}")
     return value
+
+
+def _time(lines: Lines, key: str, text: str | float | None) -> float:
+    return number(lines, key, text, 0, MAX_TIME_S)
 
 
 def _tokens(lines: Lines, key: str, text: str | float | None) -> int:
@@ -246,13 +265,13 @@ def _common(lines: Lines) -> Iterator[TraceRow]:
             "" if place is None else cells[place] for place in optional
         )
         yield TraceRow(
-            at_s=number(lines, "arrival_s", cells[at]),
+            at_s=_time(lines, "arrival_s", cells[at]),
             prompt_tokens=_tokens(lines, "prompt_tokens", cells[prompt]),
             output_tokens=_tokens(lines, "output_tokens", cells[output]),
-            tenant=tenant,
-            session=session,
-            model=model,
-            class_name=class_name,
+            tenant=tenant[:_MAX_NAME],
+            session=session[:_MAX_NAME],
+            model=model[:_MAX_NAME],
+            class_name=class_name[:_MAX_NAME],
             cached_tokens=_tokens(lines, "reusable_prefix_tokens", reusable) if reusable else None,
             limit_tokens=_tokens(lines, "limit_tokens", limit) if limit else None,
             stream=_flag(lines, "stream", stream) if stream else True,
@@ -289,11 +308,11 @@ def _burstgpt(lines: Lines) -> Iterator[TraceRow]:
     model, session = _index(columns, "Model"), _index(columns, "Session ID")
     for cells in _cells(lines, columns):
         yield TraceRow(
-            at_s=number(lines, "Timestamp", cells[at]),
+            at_s=_time(lines, "Timestamp", cells[at]),
             prompt_tokens=_tokens(lines, "Request tokens", cells[prompt]),
             output_tokens=_tokens(lines, "Response tokens", cells[output]),
-            model="" if model is None else cells[model],
-            session="" if session is None else cells[session],
+            model="" if model is None else cells[model][:_MAX_NAME],
+            session="" if session is None else cells[session][:_MAX_NAME],
         )
 
 
@@ -319,10 +338,10 @@ def _mooncake(lines: Lines) -> Iterator[TraceRow]:
         if line.hash_ids:
             cached = min(line.input_length, _leading(line.hash_ids, seen) * _MOONCAKE_BLOCK_TOKENS)
         yield TraceRow(
-            at_s=number(lines, "timestamp", line.timestamp) / 1000,
+            at_s=number(lines, "timestamp", line.timestamp, 0, MAX_TIME_S * 1000) / 1000,
             prompt_tokens=line.input_length,
             output_tokens=line.output_length,
-            session=str(line.session_id),
+            session=str(line.session_id)[:_MAX_NAME],
             cached_tokens=cached,
         )
 
@@ -342,17 +361,27 @@ def _recorded(lines: Lines) -> Iterator[TraceRow]:
     for line in _record_lines(lines):
         cached = line.cached_expected if line.cached_tokens is None else line.cached_tokens
         yield TraceRow(
-            at_s=number(lines, "time", line.time),
-            prompt_tokens=_tokens(lines, "input_length", line.input_length),
-            output_tokens=_tokens(lines, "output_length", line.output_length),
-            tenant=line.tenant,
-            session=line.session,
-            model=line.model,
+            at_s=line.time,
+            prompt_tokens=line.input_length,
+            output_tokens=line.output_length,
+            tenant=line.tenant[:_MAX_NAME],
+            session=line.session[:_MAX_NAME],
+            model=line.model[:_MAX_NAME],
             cached_tokens=cached,
-            class_name=line.class_name,
+            class_name=line.class_name[:_MAX_NAME],
             limit_tokens=line.limit_tokens,
             stream=line.stream,
         )
+
+
+_RECORD_TOKENS: Final = (
+    "input_length", "output_length", "prompt_tokens", "cached_tokens", "output_tokens", "prompt_expected",
+    "cached_expected", "output_expected",
+)  # fmt: skip
+_RECORD_SECONDS: Final = (
+    "wait_budget_s", "wait_predicted_s", "waited_s", "ttft_s", "tpot_s", "duration_s", "cost_expected_gpu_s",
+    "cost_gpu_s",
+)  # fmt: skip
 
 
 def _record_lines(lines: Lines) -> Iterator[RecordLine]:
@@ -361,6 +390,15 @@ def _record_lines(lines: Lines) -> Iterator[RecordLine]:
         line = _decoded(lines, decoder, text)
         if line.forebay != LINE_VERSION:
             raise lines.error("forebay", f"found version {line.forebay}, allowed is {LINE_VERSION}")
+        _time(lines, "time", line.time)
+        if line.limit_tokens is not None:
+            number(lines, "limit_tokens", line.limit_tokens, 0, _MAX_LIMIT)
+        for key in _RECORD_TOKENS:
+            if (tokens := getattr(line, key)) is not None:
+                _tokens(lines, key, tokens)
+        for key in _RECORD_SECONDS:
+            if (seconds := getattr(line, key)) is not None:
+                _time(lines, key, seconds)
         yield line
 
 

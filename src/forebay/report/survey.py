@@ -215,7 +215,8 @@ class _Surveyor:
         work_s = line.cost_gpu_s or (line.cost_expected_gpu_s or 0.0)
         tally = self._add(at_s, line.class_name, line.tenant, line.input_length, line.output_length, work_s)
         result = self._result
-        result.modes[line.mode] = result.modes.get(line.mode, 0) + 1
+        if len(result.modes) < 10 or line.mode in result.modes:
+            result.modes[line.mode] = result.modes.get(line.mode, 0) + 1
         if len(result.outcomes) < 100 or line.outcome in result.outcomes:
             result.outcomes[line.outcome] = result.outcomes.get(line.outcome, 0) + 1
         if line.endpoint and len(result.endpoints) < 100:

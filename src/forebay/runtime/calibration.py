@@ -165,7 +165,9 @@ async def calibrate(
     try:
         law = fit_law(decoding, prompts, chunk_tokens=chunk_tokens)
     except SizingError as error:
-        raise CannotCalibrate(str(error)) from error
+        raise CannotCalibrate(
+            f"{error}: too little of what was sent was answered as a stream of the length that was asked for"
+        ) from error
     return Calibration(
         facts=facts,
         law=law,

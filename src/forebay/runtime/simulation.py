@@ -20,10 +20,12 @@ from forebay.simulate.request import Habits
 from forebay.simulate.run import Setup
 from forebay.simulate.scenario import CannotSimulate, build, standard_classes
 
-__all__ = ["MOST_REQUESTS", "Asked", "CannotSimulate", "fault_of", "setup_of"]
+__all__ = ["MOST_REQUESTS", "MOST_SECONDS", "Asked", "CannotSimulate", "fault_of", "setup_of"]
 
 MOST_REQUESTS: Final = 1_000_000
 """Of one run: they are held in memory, a kilobyte and a half each."""
+MOST_SECONDS: Final = 366 * 86_400
+"""Of one run: engines are asked how they are each second, also where nothing comes for days."""
 _POOL: Final = "simulated"
 _FAULT: Final = re.compile(
     r"(?P<kind>lost|slow|deaf):(?P<endpoint>\d{1,4})@(?P<at>\d+(?:\.\d+)?)"
@@ -74,6 +76,11 @@ def setup_of(asked: Asked) -> Setup:
     workload = build(rows, settings, engines, seed=asked.seed, load=asked.load, plans=plans)
     if len(workload.requests) > MOST_REQUESTS:
         raise CannotSimulate(f"the trace has more than {MOST_REQUESTS:,} requests; take fewer with --limit")
+    if workload.duration_s > MOST_SECONDS:
+        raise CannotSimulate(
+            f"the requests come over {workload.duration_s / 86_400:,.3g} days, allowed are {MOST_SECONDS // 86_400}: take "
+            "the first with --limit, or compress them with --load"
+        )
     return Setup(
         settings,
         _without_cache(engines, workload.shares_prompts),

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from forebay.admission.settings import ZERO_CONFIGURATION_CLASSES, SpeedLaw
 from forebay.config.mapping import law_of
-from forebay.load.traces import TraceError, read_trace
+from forebay.load.synthetic import read_source
+from forebay.load.traces import TraceError
 from forebay.load.workload import Lengths, request_work_s
 from forebay.profiles import ProfileError, load_profile
 from forebay.sizing.batching import Engine, Request, Workload, workload_of
@@ -107,7 +108,7 @@ def trace_workload(
     count = answered = 0
     last_s = 0.0
     try:
-        for row in read_trace(path, TRACE_ROWS if limit is None else limit):
+        for row in read_source(str(path), TRACE_ROWS if limit is None else limit):
             count += 1
             last_s = row.at_s
             if row.output_tokens < 1:

@@ -46,6 +46,16 @@ def test_help_lists_every_command() -> None:
         assert line in result.output
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_stand_on_lines_of_their_own(name: str) -> None:
+    """They are for copying: none is filled into a paragraph."""
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert "\\b" not in result.output
+    for line in result.output.splitlines():
+        assert line.count(f"forebay {name} ") < 2, line
+
+
 def test_help_imports_nothing_heavy() -> None:
     """Asking for help loads neither the commands nor the libraries that they use."""
     code = (

@@ -64,3 +64,13 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     result = report("synthetic:chat", "-o", tmp_path / "mine.yaml")
     assert 2 == result.exit_code
     assert "mine" == (tmp_path / "mine.yaml").read_text()
+
+
+def test_names_of_tenants_do_nothing_to_a_terminal(tmp_path: Path) -> None:
+    """Whoever names a tenant may be anybody."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens,tenant\n0,9,9,\x1b[31mred\n1,9,9,b\n")
+    result = report(trace)
+    assert 0 == result.exit_code
+    assert "?[31mred" in result.stdout
+    assert "\x1b" not in result.stdout

@@ -92,6 +92,8 @@ def test_options_that_replace_pools_are_noticed(tmp_path: Path) -> None:
         (POOLS + "- {name: b, endpoints: [http://10.0.0.1:8000]}\n", "pools[1].endpoints[0]: http://10.0.0.1:8000 is"),
         ("pools: [{endpoints: [http://a, http://a:80/v1]}]", "pools[0].endpoints[1]: http://a:80 is listed twice"),
         (POOLS + "overload_status: 500\n", "overload_status: found 500, allowed: 429, 503 or 529"),
+        (POOLS + "record: {path: r, max_size: 1MB}\n", "max_size: found 1MB, must be at least 1MiB"),
+        (POOLS + "record: r.jsonl\n", "expected a mapping of keys to values, as in `record: {path: requests.jsonl}`"),
         (POOLS + "limits: {max_body: 10}\n", "limits.max_body: found 10 bytes, must be at least 1024 bytes"),
     ],
 )  # fmt: skip

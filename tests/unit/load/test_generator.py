@@ -152,6 +152,7 @@ async def test_a_refusal_may_lack_retry_after() -> None:
         (STREAM + TOKEN + b'data: {"error":{"code":"upstream_interrupted"}}\n\n', "upstream_interrupted"),
         (STREAM + TOKEN, "stream_cut_short"),
         (whole("500 Internal Server Error", b'{"error":{"type":"server_error","code":null}}'), "server_error"),
+        (whole("200 OK", b"<html>a login page</html>"), "not_json"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", "closed_in_body"),
         (b"", "closed_before_answer"),
     ],

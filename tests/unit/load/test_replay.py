@@ -210,6 +210,7 @@ async def test_a_server_that_is_busy_is_replayed_to_all_the_same(tmp_path: Path)
     ("chat", "models", "said"),
     [
         ((404, b"no such model"), b'{"data":[{"id":"a"}]}', "answers 404: no such model"),
+        ((200, b"<html>hello"), b'{"data":[{"id":"a"}]}', "answers a chat with no JSON: '<html>hello'"),
         ((200, answer(1)), b'{"data":[{"id":"a"},{"id":"b"}]}', "with --model: it serves a, b"),
         ((200, answer(1)), b"[1]", "with --model: it answers 200"),
     ],

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.load import traces
+from forebay.load.record_line import RecordLine
 from forebay.load.traces import FORMATS, TraceError, TraceRow, format_of, read_records, read_trace
 
 COMMON = "arrival_s,prompt_tokens,output_tokens,tenant,session_id,model,reusable_prefix_tokens\n"
@@ -166,6 +168,14 @@ WRONG = [
     ('{"timestamp": 1, "input_length": -1, "output_length": 1}\n', "line 1: input_length: found -1"),
     ('{"timestamp": 1, "input_length": 1}\n', "found 'timestamp, input_length'"),
     (json.dumps(RECORDED | {"forebay": 2}), "line 1: forebay: found version 2, allowed is 1"),
+    (COMMON + "1e300,2,3,,,,\n", r"line 2: arrival_s: found '1e300', allowed are numbers from 0 to 1e\+11"),
+    ('{"timestamp": 1e300, "input_length": 1, "output_length": 1}\n', r"timestamp: found 1e\+300"),
+    (json.dumps(RECORDED | {"time": 1e300}), r"line 1: time: found 1e\+300"),
+    (json.dumps(RECORDED | {"cost_gpu_s": -1.0}), r"line 1: cost_gpu_s: found -1.0"),
+    (json.dumps(RECORDED | {"ttft_s": 1e300}), r"line 1: ttft_s: found 1e\+300"),
+    (json.dumps(RECORDED | {"cached_tokens": 1e300}), r"line 1: .*cached_tokens"),
+    (json.dumps(RECORDED | {"prompt_tokens": -3}), r"line 1: prompt_tokens: found -3"),
+    (json.dumps(RECORDED | {"limit_tokens": 1 << 31}), r"line 1: limit_tokens: found 2147483648"),
     (json.dumps(RECORDED | {"time": "x"}), r"line 1: .*`\$.time`"),
     (json.dumps(RECORDED) + "\n" + json.dumps(RECORDED)[:-9], "line 2: "),
     (gzip.compress(SAMPLES["common"].encode())[:-12], "cannot be read: "),
@@ -189,6 +199,37 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         list(read_trace(tmp_path / "nowhere"))
     with pytest.raises(TraceError, match="cannot be read: Is a directory"):
         list(read_trace(tmp_path))
+
+
+@pytest.mark.parametrize("key", [*traces._RECORD_SECONDS, *traces._RECORD_TOKENS, "limit_tokens"])
+def test_numbers_of_a_record_are_looked_at_however_it_is_read(key: str, tmp_path: Path) -> None:
+    """What no recorder writes is refused for `report` as for the commands that take a trace."""
+    file = written(tmp_path, json.dumps(RECORDED | {key: -1}))
+    for read in (read_trace, read_records):
+        with pytest.raises(TraceError, match=f"line 1: {key}: found -1"):
+            list(read(file))
+
+
+def test_each_number_of_a_record_has_a_bound() -> None:
+    """Of those that a client does not choose freely; a new one has to be put where it belongs."""
+    numbers = {name for name, kind in RecordLine.__annotations__.items() if "float" in kind or "int" in kind}
+    free = {"forebay", "timestamp", "time", "samples", "retry", "limit_tokens", "attempts"}
+    assert numbers == free | {*traces._RECORD_SECONDS, *traces._RECORD_TOKENS}
+
+
+def test_pipes_are_not_read_twice(tmp_path: Path) -> None:
+    """The second time half of it would be gone, or nobody would write."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for read in (format_of, lambda path: list(read_records(path))):
+        with pytest.raises(TraceError, match="is a pipe or a device, and this is read twice: put it into a file"):
+            read(pipe)
+
+
+def test_names_are_cut(tmp_path: Path) -> None:
+    """A window of rows is held: what a client calls itself must not fill the memory."""
+    [row] = read_trace(written(tmp_path, json.dumps(RECORDED | {"tenant": "a" * 5000, "session": "b" * 5000})))
+    assert ("a" * 256, "b" * 256) == (row.tenant, row.session)
 
 
 @given(st.binary(max_size=300))

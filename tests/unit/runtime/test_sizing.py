@@ -140,6 +140,13 @@ def test_long_trace_is_drawn_from(tmp_path: Path) -> None:
     assert (500, 10) == pytest.approx((workload.prompt_tokens, rate), rel=0.02)
 
 
+def test_a_made_trace_does_in_place_of_a_file() -> None:
+    """As for every command that takes a trace."""
+    engine, law = engine_of_profile("llama3-8b-h100x1-bf16")
+    _, rate = trace_workload(engine, law, "synthetic:chat,seconds=60,rate=5", None)
+    assert rate == pytest.approx(5, rel=0.5)
+
+
 def test_trace_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     """A missing file, and one without answers."""
     engine, law = engine_of_profile("llama3-8b-h100x1-bf16")
