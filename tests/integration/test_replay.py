@@ -108,3 +108,25 @@ async def test_a_target_that_is_not_there() -> None:
     assert (1, None) == (code, told)
     assert "http://127.0.0.1:9 does not answer" in errors
     assert "Traceback" not in errors
+
+
+async def test_a_target_that_is_no_engine_is_named() -> None:
+    """A login page that answers everything with 200 is no target with fast answers."""
+
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b"<html>\x1b[2Jlog in</html>"
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(body), body)
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        code, _, errors = await replay(SOURCE, "--target", url, "--model", "m")
+    assert 1 == code
+    assert "the target answers a chat with no JSON" in errors
+    assert "\x1b" not in errors
+    assert "Traceback" not in errors

@@ -118,7 +118,8 @@ def _ask(facts: Facts, target: Target, options: dict[str, Any]) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("this puts load on the engine, and there is nobody to ask: say --yes")
     click.confirm(
-        f"Up to {options['max_concurrency']} requests at once go to {target.host}:{target.port} ({plain(facts.model)}), "
+        f"Up to {options['max_concurrency']} requests at once go to {target.host}:{target.port} "
+        f"({plain(facts.model)}), "
         "for a minute or two. Others there are slowed down. Go on?",
         abort=True,
         err=True,

@@ -207,6 +207,10 @@ def _table(report: Report) -> str:
         f"{report.admitted_attainment:.1%} of those that were not refused",
         f"{report.refusals} refused{told}, {report.errors} failed, {report.unanswered} not answered in the end",
     ]
+    if report.failures:
+        lines.append(
+            "failed: " + ", ".join(f"{count} × {plain(how)}" for how, count in report.failures.items())
+        )
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -64,9 +63,7 @@ Where the figures come from, and where they lie: docs/explanation/sizing.md
     default=0.9,
     help="Part of the GPU's memory that the engine may use.",
 )
-@click.option(
-    "--trace", "trace", help="Lengths and rate from a trace or record, or synthetic:NAME."
-)
+@click.option("--trace", "trace", help="Lengths and rate from a trace or record, or synthetic:NAME.")
 @click.option("--limit", type=click.IntRange(1), default=None, help="Rows of the trace to read.  [default: 200,000]",
               show_default=False)  # fmt: skip
 @click.option(

@@ -12,11 +12,15 @@ to an engine and traffic that went through Forebay. It never asks the gateway ho
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, unique
+from typing import Final
 
 from forebay.admission.settings import ClassSettings
+
+_MOST_FAILURES: Final = 5
 
 
 @unique
@@ -110,6 +114,8 @@ class Report:
     preemptions: int | None = None
     """Requests that the engines pushed out of their KV cache; None when the engines don't say."""
     late_p99_s: float = 0.0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """The most frequent statuses and codes of those that failed, as the target named them."""
 
     @property
     def offered(self) -> int:
@@ -145,6 +151,7 @@ class Report:
             "refusals": self.refusals,
             "refusals_with_retry_after": self.refusals_with_retry_after,
             "errors": self.errors,
+            "failures": dict(self.failures),
             "unanswered": self.unanswered,
         }
 
@@ -187,6 +194,9 @@ def summarise(
         unanswered=sum(one.end is End.UNANSWERED for one in felt),
         preemptions=preemptions,
         late_p99_s=quantile((one.late_s for one in felt), 0.99) or 0.0,
+        failures=dict(
+            Counter(_how(one) for one in felt if one.end is End.FAILED).most_common(_MOST_FAILURES)
+        ),
     )
 
 
@@ -211,6 +221,12 @@ def _class_report(felt: Sequence[Felt], objective: ClassSettings) -> ClassReport
         ttft_p50_s=quantile(ttfts_s, 0.5),
         ttft_p99_s=quantile(ttfts_s, 0.99),
     )
+
+
+def _how(one: Felt) -> str:
+    """What a failure was, in a word or two."""
+    parts = ["" if one.status in {None, 200} else str(one.status), one.code[:60]]
+    return " ".join(filter(None, parts)) or "no answer"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -195,7 +195,9 @@ class Replay:
             upstream.close()
         if status == 200:
             if not body.lstrip().startswith(b"{"):
-                raise ReplayFailed(f"the target answers a chat with no JSON: {body[:100].decode(errors='replace')!r}")
+                raise ReplayFailed(
+                    f"the target answers a chat with no JSON: {body[:100].decode(errors='replace')!r}"
+                )
             self._measure(body)
         elif status not in {
             429,

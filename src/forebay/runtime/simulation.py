@@ -78,8 +78,8 @@ def setup_of(asked: Asked) -> Setup:
         raise CannotSimulate(f"the trace has more than {MOST_REQUESTS:,} requests; take fewer with --limit")
     if workload.duration_s > MOST_SECONDS:
         raise CannotSimulate(
-            f"the requests come over {workload.duration_s / 86_400:,.3g} days, allowed are {MOST_SECONDS // 86_400}: take "
-            "the first with --limit, or compress them with --load"
+            f"the requests come over {workload.duration_s / 86_400:,.3g} days, allowed are {MOST_SECONDS // 86_400}: "
+            "take the first with --limit, or compress them with --load"
         )
     return Setup(
         settings,

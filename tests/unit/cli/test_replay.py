@@ -55,7 +55,8 @@ def test_headers_and_the_key() -> None:
 def test_the_table() -> None:
     """One row per class, then all together."""
     one = ClassReport(10, 7, 2, 1, 0, 6, 0.5, None)
-    text = _table(Report({"standard": one}, 5.0, 1.2, 0.6, 0.75, 2, 2, 1, 0))
+    text = _table(Report({"standard": one}, 5.0, 1.2, 0.6, 0.75, 2, 2, 1, 0, failures={"500 \x1b[2J": 1}))
     assert "standard" in text
     assert "6 of 10 on time (60.0%)" in text
     assert "2 refused (2 told when to come back), 1 failed" in text
+    assert "failed: 1 × 500 ?[2J" in text

@@ -140,3 +140,19 @@ def test_quantiles_are_values_that_occurred() -> None:
     assert quantile([3.0, 1.0, 2.0], 0.99) == 3.0
     assert quantile([3.0, 1.0, 2.0], 0.0) == 1.0
     assert quantile([], 0.5) is None
+
+
+def test_failures_are_told_apart() -> None:
+    """By status and code, the most frequent first; a target that makes up codes cannot make the report long."""
+    codes = (
+        [("no_model", 404)] * 3
+        + [("closed_in_body", 200), ("", None)]
+        + [(f"made-up-{n}", 500) for n in range(50)]
+    )
+    felt = [
+        Felt("standard", 0.0, stream=True, end=End.FAILED, duration_s=1.0, status=status, code=code)
+        for code, status in codes
+    ]
+    told = summarise(felt, CLASSES, duration_s=1.0).failures
+    assert [("404 no_model", 3), ("closed_in_body", 1), ("no answer", 1)] == list(told.items())[:3]
+    assert 5 == len(told)

@@ -222,13 +222,17 @@ def test_pipes_are_not_read_twice(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for read in (format_of, lambda path: list(read_records(path))):
-        with pytest.raises(TraceError, match="is a pipe or a device, and this is read twice: put it into a file"):
+        with pytest.raises(
+            TraceError, match="is a pipe or a device, and this is read twice: put it into a file"
+        ):
             read(pipe)
 
 
 def test_names_are_cut(tmp_path: Path) -> None:
     """A window of rows is held: what a client calls itself must not fill the memory."""
-    [row] = read_trace(written(tmp_path, json.dumps(RECORDED | {"tenant": "a" * 5000, "session": "b" * 5000})))
+    [row] = read_trace(
+        written(tmp_path, json.dumps(RECORDED | {"tenant": "a" * 5000, "session": "b" * 5000}))
+    )
     assert ("a" * 256, "b" * 256) == (row.tenant, row.session)
 
 

@@ -117,7 +117,9 @@ def test_traces_of_more_than_a_year_are_refused(tmp_path: Path) -> None:
     """Each second of it would be gone through; compressed it may run."""
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n1e10,10,10\n")
-    with pytest.raises(CannotSimulate, match=r"come over 1.16e\+05 days, allowed are 366: take the first with --limit"):
+    with pytest.raises(
+        CannotSimulate, match=r"come over 1.16e\+05 days, allowed are 366: take the first with --limit"
+    ):
         setup_of(Asked(str(trace)))
     setup_of(Asked(str(trace), load=1.0))
     setup_of(Asked(str(trace), limit=1))
